@@ -1,0 +1,219 @@
+"""Text to token ids and back, for one model. Knows nothing of chats: see `template`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from engine.errors import InvalidRequest
+from engine.tokenizer import bpe, spm
+from engine.tokenizer.pretokenize import pre_tokenizer
+from engine.tokenizer.specials import SpecialTokens
+from engine.tokenizer.stream import StreamDecoder
+from engine.tokenizer.vocabulary import TokenType, Vocabulary, VocabularyKind, read_vocabulary
+
+_HIDDEN_TYPES = frozenset({TokenType.CONTROL, TokenType.UNKNOWN})
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to share between threads: nothing changes after it is made but caches."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._types = vocabulary.types
+        self._is_spm = vocabulary.kind is VocabularyKind.SPM
+        self._bytes: dict[int, bytes] = {}
+        add_bos = vocabulary.add_bos
+        # Hundreds of thousands of small objects are made here; the collector would walk them again and again.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            if self._is_spm:
+                self._merging = spm.build_spm(vocabulary)
+                add_bos = True if add_bos is None else add_bos
+            else:
+                rules = pre_tokenizer(vocabulary.pre)
+                self._merging = bpe.build_bpe(vocabulary, rules)
+                add_bos = rules.add_bos if add_bos is None else add_bos
+        finally:
+            if collecting:
+                gc.enable()
+        self._add_bos = bool(add_bos) and vocabulary.bos_id is not None
+        self._add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
+        hidden = self._ids_of(_HIDDEN_TYPES)
+        defined = self._ids_of({TokenType.USER_DEFINED})
+        self._control_tokens = SpecialTokens(hidden)
+        self._defined_tokens = SpecialTokens(defined)
+        self._all_special = SpecialTokens(hidden | defined)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """From a GGUF file's metadata; raises UnsupportedModel or ModelFileError."""
+        return cls(read_vocabulary(metadata))
+
+    @property
+    def n_vocab(self) -> int:
+        return len(self._vocabulary.tokens)
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._vocabulary.bos_id
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._vocabulary.eos_id
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """All tokens that end an answer."""
+        return self._vocabulary.end_ids
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether `add_special` puts the begin-of-text token first."""
+        return self._add_bos
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256, in hex, over everything that decides which ids a text becomes."""
+        return self._vocabulary.digest()
+
+    def token_text(self, token_id: int) -> str:
+        """The token as the vocabulary writes it (not what it adds to a text: that is `token_bytes`)."""
+        return self._vocabulary.tokens[token_id]
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether the token stands for no text: begin, end, turn marks, unknown."""
+        return self._types[token_id] in _HIDDEN_TYPES
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` adds begin and end of text where the model wants them; `parse_special` lets control tokens
+        written out in the text become those tokens. Raises InvalidRequest for text that is not valid Unicode.
+        """
+        _check_unicode(text)
+        specials = self._all_special if parse_special else self._defined_tokens
+        return self._finish(specials.cut(text), add_special=add_special)
+
+    def encode_guarded(self, text: str, *, guard: str, add_special: bool) -> list[int]:
+        """Ids of `text` without any `guard` in it; control tokens are recognised only where no guard splits them.
+
+        Away from guards the same as `encode` with `parse_special`.
+        """
+        if guard not in text:
+            return self.encode(text, add_special=add_special, parse_special=True)
+        _check_unicode(text)
+        pieces: list[str | int] = []
+        for piece in self._control_tokens.cut(text):
+            if isinstance(piece, int):
+                pieces.append(piece)
+            else:
+                pieces.extend(self._defined_tokens.cut(piece.replace(guard, "")))
+        return self._finish(pieces, add_special=add_special)
+
+    def control_texts_in(self, text: str) -> set[str]:
+        """Which control tokens are written out in `text`."""
+        return self._control_tokens.occurring(text)
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        return tuple(self._ids_of(_HIDDEN_TYPES))
+
+    def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
+        """Text of `ids`; control tokens are left out unless `special`.
+
+        A tokenizer that puts a space before a text takes it off again, unless the ids continue an earlier text.
+        """
+        data = b"".join([self.token_bytes(token_id, special=special) for token_id in ids])
+        if self._strips_first_space(continues):
+            data = data.removeprefix(b" ")
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
+        """What the token adds to a text; nothing for a control token, unless `special`.
+
+        Raises InvalidRequest for an id outside the vocabulary.
+        """
+        if not 0 <= token_id < len(self._types):
+            raise InvalidRequest(f"token {token_id} is not in the vocabulary of {len(self._types)} tokens")
+        if self._types[token_id] in _HIDDEN_TYPES and not special:
+            return b""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._spell(token_id)
+        return known
+
+    def stream_decoder(self, *, special: bool = False, continues: bool = False) -> StreamDecoder:
+        """A decoder whose output joined equals `decode` with the same flags."""
+
+        def spell(token_id: int) -> bytes:
+            return self.token_bytes(token_id, special=special)
+
+        return StreamDecoder(spell, strip_first_space=self._strips_first_space(continues))
+
+    def _strips_first_space(self, continues: bool) -> bool:
+        return self._vocabulary.add_space_prefix and not continues
+
+    def _ids_of(self, types: Iterable[int]) -> dict[str, int]:
+        wanted = frozenset(types)
+        tokens = self._vocabulary.tokens
+        return {tokens[index]: index for index, kind in enumerate(self._types) if kind in wanted}
+
+    def _finish(self, pieces: list[str | int], *, add_special: bool) -> list[int]:
+        ids: list[int] = []
+        if add_special and self._add_bos and self.bos_id is not None:
+            ids.append(self.bos_id)
+        texts = self._plain_texts(pieces)
+        encodings = iter(self._merging.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
+        for piece in pieces:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids.extend(next(encodings).ids)
+        if add_special and self._add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def _plain_texts(self, pieces: list[str | int]) -> list[str]:
+        """The pieces to be merged, written as the merging wants them."""
+        if not self._is_spm:
+            return [piece for piece in pieces if isinstance(piece, str)]
+        texts = []
+        after_special = True
+        for piece in pieces:
+            if isinstance(piece, str):
+                prefix = spm.SPACE if self._vocabulary.add_space_prefix and after_special else ""
+                texts.append(prefix + piece.replace(" ", spm.SPACE))
+            after_special = isinstance(piece, int)
+        return texts
+
+    def _spell(self, token_id: int) -> bytes:
+        text, kind = self._vocabulary.tokens[token_id], self._types[token_id]
+        if kind in _HIDDEN_TYPES or kind == TokenType.USER_DEFINED:
+            return text.encode("utf-8", "surrogatepass")
+        if kind == TokenType.BYTE:
+            return _byte_of(text)
+        if kind == TokenType.NORMAL:
+            return spm.piece_bytes(text) if self._is_spm else bpe.piece_bytes(text)
+        return b""  # padding of the vocabulary
+
+
+def _byte_of(text: str) -> bytes:
+    """Of a byte token, written <0xHH>."""
+    try:
+        return bytes([int(text[3:5], 16)])
+    except ValueError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text holds half of a surrogate pair at character {error.start}, which is not valid Unicode: "
+            "remove it or send the whole character"
+        ) from None
