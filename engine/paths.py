@@ -1,0 +1,54 @@
+"""Where Baton keeps its files on each system, and how it starts another process of its own.
+
+Folders are named here and made by whoever writes into them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import platformdirs
+
+_NAME = "baton"
+
+
+def cache_dir() -> Path:
+    """Files that can be fetched or computed again."""
+    return platformdirs.user_cache_path(_NAME, appauthor=False)
+
+
+def config_dir() -> Path:
+    """Settings, keys and the list of trusted computers."""
+    return platformdirs.user_config_path(_NAME, appauthor=False)
+
+
+def data_dir() -> Path:
+    """Files that belong to the user and cannot be fetched again."""
+    return platformdirs.user_data_path(_NAME, appauthor=False)
+
+
+def log_dir() -> Path:
+    return platformdirs.user_log_path(_NAME, appauthor=False)
+
+
+def models_dir() -> Path:
+    """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
+    given = os.environ.get("BATON_MODELS")
+    return Path(given).expanduser() if given else cache_dir() / "models"
+
+
+def own_command() -> list[str]:
+    """The words that start Baton's command line in a new process; a sub-command and its flags follow them.
+
+    In a bundle `sys.executable` is the app itself, which reads the sub-command before anything else; elsewhere it is
+    a Python interpreter that has to be told what to run.
+    """
+    if _is_bundled():
+        return [sys.executable]
+    return [sys.executable, "-m", "engine"]
+
+
+def _is_bundled() -> bool:
+    return bool(getattr(sys, "frozen", False)) or "python" not in Path(sys.executable).name.lower()
