@@ -1,0 +1,630 @@
+"""The decode side's end of a link: asks for prefills, checks what comes back, commits chunk by chunk.
+
+Sans-IO. The control connection feeds `ClientConnection.receive`; each data connection is read through a
+`DataStream`, which says where its next bytes belong: the adapter receives straight into that memory. A chunk
+is committed only when every layer of it has arrived whole, in order, in exactly the rows and bytes planned.
+Any breach raises ProtocolError, and the connection is over. Nothing here knows sockets or threads.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from engine.cache.spec import Landing, LayerKind
+from engine.errors import ProtocolError
+from engine.wire.codec import (
+    CONTROL_MESSAGES,
+    DATA_HEADER,
+    FRAME_HEADER,
+    STREAM_MESSAGES,
+    DataHeader,
+    FrameKind,
+    decode_data_header,
+    decode_frame_header,
+    decode_message,
+    hello_version,
+)
+from engine.wire.compatibility import (
+    OWN_VERSION,
+    Incompatible,
+    ProtocolVersion,
+    check_identities,
+    check_versions,
+    common_codecs,
+)
+from engine.wire.connection import Clock, Connection, ConnectionState, Event, unexpected
+from engine.wire.geometry import HandoffPlan
+from engine.wire.limits import MAX_FENCES, MAX_REQUESTS, MAX_STREAM_CONTROL_BYTES, STALL_TIMEOUT_S
+from engine.wire.messages import (
+    RAW_CODEC,
+    Aborted,
+    Accepted,
+    AnyMessage,
+    Attach,
+    Busy,
+    Cancel,
+    Code,
+    Commit,
+    CommitAck,
+    ComputeDone,
+    Fence,
+    FenceReply,
+    Finished,
+    Hello,
+    HelloRefused,
+    HelloReply,
+    Prefill,
+    Progress,
+    Refused,
+    Role,
+)
+
+STALL_TIMEOUT_US = int(STALL_TIMEOUT_S * 1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened(Event):
+    """The hellos fit; `reply` is the worker's."""
+
+    reply: HelloReply
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestAccepted(Event):
+    request: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestProgressed(Event):
+    request: int
+    computed_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkCommitted(Event):
+    """Positions [first, stop) of every layer are in memory; with `final`, windows and states too."""
+
+    request: int
+    first: int
+    stop: int
+    final: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFinished(Event):
+    """All of it has come. `received_before_compute_end_bytes` is by the worker's clock, mapped to ours."""
+
+    request: int
+    payload_bytes: int
+    received_before_compute_end_bytes: int
+    tail_us: int
+    first_byte_us: int
+    last_byte_us: int
+    compute: ComputeDone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFailed(Event):
+    """The worker will not serve, or not go on with, this request; RequestReleased follows."""
+
+    request: int
+    code: Code
+    message: str
+    committed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestReleased(Event):
+    """After a failure or a cancel: nothing of this request can come any more, its memory is free."""
+
+    request: int
+
+
+class RequestState(enum.Enum):
+    ASKED = "asked"
+    RUNNING = "accepted, being computed"
+    COMPUTED = "computed, data still coming"
+    DRAINING = "cancelled or aborted, until its fence is answered"
+    GONE = "over"
+
+
+_NEXT_STATE: Mapping[tuple[RequestState, type], RequestState] = {
+    (RequestState.ASKED, Accepted): RequestState.RUNNING,
+    (RequestState.ASKED, Busy): RequestState.GONE,
+    (RequestState.ASKED, Refused): RequestState.GONE,
+    (RequestState.RUNNING, Progress): RequestState.RUNNING,
+    (RequestState.RUNNING, Commit): RequestState.RUNNING,
+    (RequestState.RUNNING, ComputeDone): RequestState.COMPUTED,
+    (RequestState.RUNNING, Aborted): RequestState.DRAINING,
+    (RequestState.COMPUTED, Commit): RequestState.COMPUTED,
+    (RequestState.COMPUTED, Finished): RequestState.GONE,
+    (RequestState.COMPUTED, Aborted): RequestState.DRAINING,
+    # What was under way when the cancel crossed it.
+    (RequestState.DRAINING, Accepted): RequestState.DRAINING,
+    (RequestState.DRAINING, Busy): RequestState.DRAINING,
+    (RequestState.DRAINING, Refused): RequestState.DRAINING,
+    (RequestState.DRAINING, Progress): RequestState.DRAINING,
+    (RequestState.DRAINING, Commit): RequestState.DRAINING,
+    (RequestState.DRAINING, ComputeDone): RequestState.DRAINING,
+    (RequestState.DRAINING, Finished): RequestState.DRAINING,
+    (RequestState.DRAINING, Aborted): RequestState.DRAINING,
+}
+
+_REQUEST_MESSAGES = (Accepted, Busy, Refused, Progress, Commit, ComputeDone, Finished, Aborted)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Handoff:
+    """One live request: what is planned, what has arrived, what is committed."""
+
+    request: int
+    plan: HandoffPlan
+    landings: dict[int, Landing]
+    state: RequestState = RequestState.ASKED
+    committed_chunks: int = 0
+    announced_chunks: int = 0
+    arrived: dict[int, set[int]] = field(default_factory=dict)
+    arrivals: list[tuple[int, int]] = field(default_factory=list)
+    received_bytes: int = 0
+    first_byte_us: int = 0
+    progressed_us: int = 0
+    compute: ComputeDone | None = None
+
+    @property
+    def committed(self) -> int:
+        """The position up to which everything is in memory."""
+        if self.committed_chunks == 0:
+            return self.plan.first
+        return self.plan.chunks[self.committed_chunks - 1][1]
+
+
+@dataclass(kw_only=True, slots=True)
+class _PendingFence:
+    """A fence's answers still due: the control connection's and one a stream; then these requests are free."""
+
+    control: bool
+    streams: set[int]
+    requests: list[int]
+
+
+class ClientConnection(Connection):
+    """The decode side's state of one link."""
+
+    def __init__(self, *, hello: Hello, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.hello = hello
+        self.reply: HelloReply | None = None
+        self._handoffs: dict[int, _Handoff] = {}
+        self._last_request = 0
+        self._fences: dict[int, _PendingFence] = {}
+        self._last_fence = 0
+        self._streams: dict[int, DataStream] = {}
+        self._send(hello)
+
+    # What the decode side asks for.
+
+    def request(
+        self,
+        *,
+        request: int,
+        tokens: bytes,
+        first: int,
+        stop: int,
+        chunk_tokens: int,
+        landings: tuple[Landing, ...],
+    ) -> None:
+        """Ask for positions [first, stop) to be computed and sent to `landings`.
+
+        `tokens` is all of [0, stop) as little-endian uint32. Request numbers ascend. Raises ValueError for a
+        request that contradicts itself or the layer map.
+        """
+        if self.state is not ConnectionState.OPEN:
+            raise ValueError("the link is not open")
+        if request <= self._last_request:
+            raise ValueError(f"request {request} after {self._last_request}")
+        if len(self._handoffs) >= MAX_REQUESTS:
+            raise ValueError(f"more than {MAX_REQUESTS} requests on one link")
+        if not 0 <= first < stop or len(tokens) != 4 * stop:
+            raise ValueError(f"positions [{first}, {stop}) of {len(tokens) // 4} tokens")
+        identity = self.hello.identity
+        plan = HandoffPlan.cut(
+            layers=identity.layers,
+            kv_type=identity.kv_type,
+            first=first,
+            stop=stop,
+            chunk_tokens=chunk_tokens,
+        )
+        self._last_request = request
+        self._handoffs[request] = _Handoff(
+            request=request,
+            plan=plan,
+            landings=_checked_landings(plan, landings),
+            progressed_us=self._clock(),
+        )
+        self._send(
+            Prefill(
+                request=request,
+                tokens=tokens,
+                first=first,
+                stop=stop,
+                chunk_tokens=chunk_tokens,
+                codec=RAW_CODEC,
+            )
+        )
+
+    def cancel(self, request: int) -> None:
+        """Stop a request; RequestReleased follows once nothing of it can come any more. Unknown ones: nothing."""
+        handoff = self._handoffs.get(request)
+        if handoff is None or handoff.state is RequestState.DRAINING:
+            return
+        handoff.state = RequestState.DRAINING
+        self._send(Cancel(request=request))
+        self._fence_for(request)
+
+    def live_requests(self) -> tuple[tuple[int, int, bool], ...]:
+        """(request, position committed, already failed or cancelled) of all that are not over."""
+        return tuple(
+            (h.request, h.committed, h.state is RequestState.DRAINING) for h in self._handoffs.values()
+        )
+
+    def stalled_requests(self) -> tuple[int, ...]:
+        """Running requests of which nothing has moved for STALL_TIMEOUT_S."""
+        due_us = self._clock() - STALL_TIMEOUT_US
+        return tuple(
+            h.request
+            for h in self._handoffs.values()
+            if h.state in (RequestState.RUNNING, RequestState.COMPUTED) and h.progressed_us < due_us
+        )
+
+    def committed(self, request: int) -> int | None:
+        """The position up to which a live request is in memory, or None for one that is over."""
+        handoff = self._handoffs.get(request)
+        return None if handoff is None else handoff.committed
+
+    def stream(self, attach: Attach, memory: memoryview) -> DataStream:
+        """The reader of one data connection, whose payloads land in `memory`; ProtocolError if not of this link."""
+        if self.reply is None or attach.session != self.hello.session:
+            raise ProtocolError("a data connection of another session")
+        if attach.stream >= self.reply.data_streams or attach.stream in self._streams:
+            raise ProtocolError(f"data stream {attach.stream} was not agreed on, or is there already")
+        stream = DataStream(self, attach.stream, memory)
+        self._streams[attach.stream] = stream
+        return stream
+
+    # What comes from the worker.
+
+    def _handle_hello(self, body: bytes, events: list[Event]) -> None:
+        named = hello_version(body)
+        if named is not None and named[0] == "hello_reply":
+            check_versions(client=OWN_VERSION, worker=ProtocolVersion(major=named[1], minor=named[2]))
+        message = decode_message(body, CONTROL_MESSAGES)
+        match message:
+            case HelloReply():
+                if message.role is not Role.PREFILL:
+                    raise Incompatible(Code.ROLE, "both computers are set to decode: one must be the worker")
+                check_identities(client=self.hello.identity, worker=message.identity)
+                common_codecs(client=self.hello.codecs, worker=message.codecs)
+                if message.data_streams > self.hello.data_streams:
+                    raise ProtocolError(
+                        f"{message.data_streams} data streams where {self.hello.data_streams} were asked"
+                    )
+                self.reply = message
+                self._open()
+                events.append(Opened(reply=message))
+            case HelloRefused():
+                raise Incompatible(message.code, message.message)
+            case _:
+                raise unexpected(message, "instead of its hello")
+
+    def _handle_message(self, message: AnyMessage, events: list[Event]) -> None:
+        if isinstance(message, FenceReply):
+            self._fence_answered(message.fence, None, events)
+            return
+        if not isinstance(message, _REQUEST_MESSAGES):
+            raise unexpected(message, "to a decode side")
+        handoff = self._handoffs.get(message.request)
+        if handoff is None:
+            raise unexpected(message, "for a request that is over or was never made")
+        state = _NEXT_STATE.get((handoff.state, type(message)))
+        if state is None:
+            raise unexpected(message, f"for a request that is {handoff.state.value}")
+        draining = handoff.state is RequestState.DRAINING
+        handoff.state = state
+        handoff.progressed_us = self._clock()
+        if not draining:
+            self._step(handoff, message, events)
+
+    def _step(self, handoff: _Handoff, message: AnyMessage, events: list[Event]) -> None:
+        match message:
+            case Accepted():
+                if message.reused_tokens > handoff.plan.stop:
+                    raise ProtocolError(f"{message.reused_tokens} tokens reused of {handoff.plan.stop}")
+                events.append(RequestAccepted(request=handoff.request, reused_tokens=message.reused_tokens))
+            case Progress():
+                events.append(
+                    RequestProgressed(request=handoff.request, computed_tokens=message.computed_tokens)
+                )
+            case Commit():
+                self._announce(handoff, message)
+                self._commit_ready(handoff, events)
+            case ComputeDone():
+                handoff.compute = message
+            case Finished():
+                self._finish(handoff, message, events)
+            case Busy():
+                self._turn_away(handoff, Code.BUSY, message.message, events)
+            case Refused():
+                self._turn_away(handoff, message.code, message.message, events)
+            case Aborted():
+                events.append(
+                    RequestFailed(
+                        request=handoff.request,
+                        code=message.code,
+                        message=message.message,
+                        committed=handoff.committed,
+                    )
+                )
+                self._fence_for(handoff.request)
+
+    def _turn_away(self, handoff: _Handoff, code: Code, message: str, events: list[Event]) -> None:
+        if handoff.arrived:
+            raise ProtocolError("the worker refused a request after it had sent data for it")
+        del self._handoffs[handoff.request]
+        events.append(
+            RequestFailed(request=handoff.request, code=code, message=message, committed=handoff.committed)
+        )
+        events.append(RequestReleased(request=handoff.request))
+
+    def _announce(self, handoff: _Handoff, commit: Commit) -> None:
+        plan, chunk = handoff.plan, handoff.announced_chunks
+        if commit.chunk != chunk or chunk >= len(plan.chunks):
+            raise ProtocolError(
+                f"commit of chunk {commit.chunk} where chunk {chunk} of {len(plan.chunks)} was due"
+            )
+        parts = plan.parts(chunk)
+        due = (*plan.chunks[chunk], len(parts), sum(part.payload_bytes for part in parts))
+        said = (commit.first, commit.stop, commit.layers, commit.payload_bytes)
+        if said != due:
+            raise ProtocolError(f"commit of chunk {chunk} over {said} where {due} was planned")
+        handoff.announced_chunks += 1
+
+    def _commit_ready(self, handoff: _Handoff, events: list[Event]) -> None:
+        while handoff.committed_chunks < handoff.announced_chunks:
+            chunk = handoff.committed_chunks
+            if len(handoff.arrived.get(chunk, ())) < handoff.plan.n_parts(chunk):
+                return
+            handoff.arrived.pop(chunk, None)
+            handoff.committed_chunks += 1
+            first, stop = handoff.plan.chunks[chunk]
+            self._send(CommitAck(request=handoff.request, chunk=chunk))
+            events.append(
+                ChunkCommitted(
+                    request=handoff.request, first=first, stop=stop, final=handoff.plan.is_final(chunk)
+                )
+            )
+
+    def _finish(self, handoff: _Handoff, finished: Finished, events: list[Event]) -> None:
+        if handoff.committed_chunks < len(handoff.plan.chunks):
+            raise ProtocolError(
+                f"the worker called a request finished with {handoff.committed_chunks} of "
+                f"{len(handoff.plan.chunks)} chunks committed"
+            )
+        if finished.payload_bytes != handoff.received_bytes or handoff.compute is None:
+            raise ProtocolError(
+                f"the worker counts {finished.payload_bytes} bytes sent, {handoff.received_bytes} came"
+            )
+        del self._handoffs[handoff.request]
+        events.append(
+            RequestFinished(
+                request=handoff.request,
+                payload_bytes=handoff.received_bytes,
+                received_before_compute_end_bytes=self._received_before(handoff, handoff.compute.ended_us),
+                tail_us=finished.tail_us,
+                first_byte_us=handoff.first_byte_us,
+                last_byte_us=handoff.arrivals[-1][0] if handoff.arrivals else 0,
+                compute=handoff.compute,
+            )
+        )
+
+    def _received_before(self, handoff: _Handoff, worker_us: int) -> int:
+        """Bytes of frames that had arrived whole at that time of the worker's clock."""
+        offset_us = self.best_clock_sample.offset_us if self.best_clock_sample else 0
+        due_us = worker_us - offset_us
+        received = 0
+        for arrived_us, payload_bytes in handoff.arrivals:
+            if arrived_us > due_us:
+                break
+            received += payload_bytes
+        return received
+
+    # Data frames.
+
+    def begin_data(self, header: DataHeader) -> tuple[tuple[int, int], ...]:
+        """Check a data frame before its payload: returns the (offset, bytes) in memory where that belongs."""
+        handoff = self._handoffs.get(header.request)
+        if handoff is None:
+            raise ProtocolError(f"data for request {header.request}, which is over or was never made")
+        plan = handoff.plan
+        if header.chunk >= len(plan.chunks) or header.layer >= len(plan.layers):
+            raise ProtocolError(f"data for chunk {header.chunk} and layer {header.layer}, which do not exist")
+        part = plan.part(header.chunk, header.layer)
+        if part is None:
+            raise ProtocolError(f"data for layer {header.layer} in chunk {header.chunk}, where it has none")
+        if (header.first_row, header.rows, header.payload_bytes) != (
+            part.first_row,
+            part.rows,
+            part.payload_bytes,
+        ):
+            raise ProtocolError(
+                f"layer {header.layer} of chunk {header.chunk} came as {header.payload_bytes} bytes for rows "
+                f"{header.first_row} + {header.rows}, not {part.payload_bytes} for {part.first_row} + {part.rows}"
+            )
+        if header.chunk < handoff.committed_chunks or header.layer in handoff.arrived.get(header.chunk, ()):
+            raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came twice")
+        landing = handoff.landings[header.layer]
+        if landing.kind is LayerKind.RECURRENT:
+            return ((landing.state_offset, part.state_bytes),)
+        row = part.first_row - landing.first
+        return (
+            (landing.k_offset + row * landing.k_row_bytes, part.k_bytes),
+            (landing.v_offset + row * landing.v_row_bytes, part.v_bytes),
+        )
+
+    def end_data(self, header: DataHeader) -> list[Event]:
+        """A data frame's payload is in memory, whole."""
+        handoff = self._handoffs.get(header.request)
+        if handoff is None:
+            raise ProtocolError(f"data for request {header.request} after its fence was answered")
+        events: list[Event] = []
+        now_us = self._clock()
+        handoff.first_byte_us = handoff.first_byte_us or now_us
+        handoff.progressed_us = now_us
+        handoff.arrived.setdefault(header.chunk, set()).add(header.layer)
+        handoff.arrivals.append((now_us, header.payload_bytes))
+        handoff.received_bytes += header.payload_bytes
+        if handoff.state is not RequestState.DRAINING:
+            self._commit_ready(handoff, events)
+        return events
+
+    def stream_message(self, stream: int, body: bytes | bytearray) -> list[Event]:
+        """A control message that came on a data stream."""
+        message = decode_message(body, STREAM_MESSAGES)
+        if not isinstance(message, FenceReply):
+            raise unexpected(message, "on a data stream")
+        events: list[Event] = []
+        self._fence_answered(message.fence, stream, events)
+        return events
+
+    # Fences.
+
+    def _fence_for(self, request: int) -> None:
+        if self.reply is None or len(self._fences) >= MAX_FENCES:
+            raise ProtocolError(f"more than {MAX_FENCES} fences without an answer")
+        self._last_fence += 1
+        self._fences[self._last_fence] = _PendingFence(
+            control=True, streams=set(range(self.reply.data_streams)), requests=[request]
+        )
+        self._send(Fence(fence=self._last_fence))
+
+    def _fence_answered(self, fence: int, stream: int | None, events: list[Event]) -> None:
+        pending = self._fences.get(fence)
+        if pending is None:
+            raise ProtocolError(f"an answer to fence {fence}, which is not open")
+        if stream is None:
+            if not pending.control:
+                raise ProtocolError(f"fence {fence} was answered twice")
+            pending.control = False
+        elif stream not in pending.streams:
+            raise ProtocolError(f"fence {fence} was answered twice on stream {stream}")
+        else:
+            pending.streams.discard(stream)
+        if pending.control or pending.streams:
+            return
+        del self._fences[fence]
+        for request in pending.requests:
+            del self._handoffs[request]
+            events.append(RequestReleased(request=request))
+
+
+class DataStream:
+    """Reads one data connection: `buffer` is where its next bytes belong, `advance` says how many came.
+
+    Payloads are addressed straight into the cache memory; headers and messages into a small buffer of its
+    own.
+    """
+
+    def __init__(self, connection: ClientConnection, index: int, memory: memoryview) -> None:
+        self.index = index
+        self._connection = connection
+        self._memory = memory
+        self._small = memoryview(bytearray(MAX_STREAM_CONTROL_BYTES))
+        self._targets: list[memoryview] = []
+        self._data: DataHeader | None = None
+        self._n_expected = 0
+        self._view = self._small
+        self._whole: Callable[[], list[Event]] = self._frame_header
+        self._expect(FRAME_HEADER.size, self._frame_header)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes of this connection go; never empty."""
+        return self._view
+
+    def advance(self, n_bytes: int) -> list[Event]:
+        """`n_bytes` came into `buffer()`. Raises ProtocolError on any breach; then the link is over."""
+        self._view = self._view[n_bytes:]
+        if len(self._view):
+            return []
+        self._connection.heard()
+        return self._whole()
+
+    def _expect(self, n_bytes: int, whole: Callable[[], list[Event]]) -> None:
+        self._view = self._small[:n_bytes]
+        self._n_expected = n_bytes
+        self._whole = whole
+
+    def _frame_header(self) -> list[Event]:
+        kind, body_bytes = decode_frame_header(self._small, max_body_bytes=MAX_STREAM_CONTROL_BYTES)
+        if kind is FrameKind.DATA:
+            self._expect(DATA_HEADER.size, self._data_header)
+        else:
+            self._expect(body_bytes, self._message)
+        return []
+
+    def _message(self) -> list[Event]:
+        body = bytes(self._small[: self._n_expected])
+        self._expect(FRAME_HEADER.size, self._frame_header)
+        return self._connection.stream_message(self.index, body)
+
+    def _data_header(self) -> list[Event]:
+        self._data = decode_data_header(self._small)
+        spans = self._connection.begin_data(self._data)
+        self._targets = [self._memory[offset : offset + n_bytes] for offset, n_bytes in spans if n_bytes]
+        if sum(map(len, self._targets)) != self._data.payload_bytes:
+            raise ProtocolError("a landing outside the cache memory")
+        self._targets.reverse()
+        self._whole = self._span
+        self._view = self._targets.pop()
+        return []
+
+    def _span(self) -> list[Event]:
+        if self._targets:
+            self._view = self._targets.pop()
+            return []
+        data, self._data = self._data, None
+        self._expect(FRAME_HEADER.size, self._frame_header)
+        if data is None:
+            raise ProtocolError("a payload without its header")
+        return self._connection.end_data(data)
+
+
+def _checked_landings(plan: HandoffPlan, landings: tuple[Landing, ...]) -> dict[int, Landing]:
+    """The landings by layer; ValueError unless they hold exactly what the plan will send."""
+    by_layer = {landing.layer: landing for landing in landings}
+    if len(by_layer) != len(landings):
+        raise ValueError("two landings for one layer")
+    for index, shape in enumerate(plan.layers):
+        landing = by_layer.get(index)
+        if landing is None:
+            raise ValueError(f"no landing for layer {index}")
+        element_bytes = plan.kv_type.element_bytes * shape.n_kv_heads
+        if landing.kind is not shape.kind or (
+            shape.kind is not LayerKind.RECURRENT
+            and (landing.k_row_bytes, landing.v_row_bytes)
+            != (element_bytes * shape.k_head_dim, element_bytes * shape.v_head_dim)
+        ):
+            raise ValueError(f"the landing of layer {index} has another layout than the layer map")
+        if shape.kind is LayerKind.RECURRENT:
+            fits = landing.state_bytes == shape.state_bytes
+        elif shape.kind is LayerKind.WINDOW:
+            rows = plan.window_rows(shape)
+            fits = landing.first <= rows[0] and rows[1] <= landing.stop
+        else:
+            fits = landing.first <= plan.first and plan.stop <= landing.stop
+        if not fits:
+            raise ValueError(
+                f"the landing of layer {index} does not hold positions [{plan.first}, {plan.stop})"
+            )
+    return by_layer
