@@ -1,0 +1,133 @@
+"""One request in a slot: from its tokens so far to its events. No tensors, no clock of its own, no slots' policy."""
+
+from __future__ import annotations
+
+from engine.batching.request import (
+    Event,
+    Finished,
+    FinishReason,
+    Handoff,
+    Logprobs,
+    Progress,
+    Request,
+    Started,
+    Timings,
+    Token,
+    Usage,
+)
+from engine.batching.textstream import TextStream
+
+
+class Generation:
+    """A request being answered.
+
+    `tokens` are the prompt's and the answer's, `next_token` the one that the next decode row evaluates. Times come
+    in as seconds of one monotonic clock. Methods return the events to send.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        text: TextStream,
+        end_ids: frozenset[int],
+        n_ctx: int,
+        slot: int,
+        cached_tokens: int,
+        queued_at: float,
+        started_at: float,
+    ) -> None:
+        self.request = request
+        self.slot = slot
+        self.tokens = list(request.tokens)
+        self.n_prompt = len(self.tokens)
+        self.cached_tokens = cached_tokens
+        self.n_processed = cached_tokens
+        self.handoff: Handoff | None = None
+        self._text = text
+        self._end_ids = frozenset() if request.sampling.ignore_eos else end_ids
+        self._n_ctx = n_ctx
+        self._queued_at = queued_at
+        self._started_at = started_at
+        self._first_token_at: float | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def next_token(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    def started(self) -> Started:
+        return Started(
+            request_id=self.request_id,
+            slot=self.slot,
+            prompt_tokens=self.n_prompt,
+            cached_tokens=self.cached_tokens,
+        )
+
+    def processed(self, n_tokens: int, now: float) -> Progress:
+        """`n_tokens` of the prompt are in the cache."""
+        self.n_processed = n_tokens
+        return Progress(
+            request_id=self.request_id,
+            total=self.n_prompt,
+            cached=self.cached_tokens,
+            processed=n_tokens,
+            time_ms=(now - self._started_at) * 1000.0,
+        )
+
+    def accept(self, token_id: int, logprobs: Logprobs | None, now: float) -> list[Event]:
+        """Take the token chosen after `next_token`; the last event is `Finished` when the answer ends with it."""
+        if self._first_token_at is None:
+            self._first_token_at = now
+            if self.request.sampling.max_tokens == 0:
+                return [self.finished(FinishReason.LENGTH, now)]
+        self.tokens.append(token_id)
+        ends = token_id in self._end_ids
+        text = "" if ends else self._text.push(token_id)
+        token = Token(request_id=self.request_id, token_id=token_id, text=text, logprobs=logprobs)
+        if ends or self._text.stop is not None:
+            return [token, self.finished(FinishReason.STOP, now)]
+        max_tokens = self.request.sampling.max_tokens
+        if max_tokens is not None and self.n_generated >= max_tokens:
+            return [token, self.finished(FinishReason.LENGTH, now)]
+        if len(self.tokens) > self._n_ctx:
+            return [token, self.finished(FinishReason.LENGTH, now, truncated=True)]
+        return [token]
+
+    def finished(self, reason: FinishReason, now: float, *, truncated: bool = False) -> Finished:
+        """The end of the answer, for whatever reason."""
+        text = self._text.finish()
+        if self._text.stop is not None:
+            reason, truncated = FinishReason.STOP, False
+        return Finished(
+            request_id=self.request_id,
+            reason=reason,
+            text=text,
+            stop=self._text.stop,
+            truncated=truncated,
+            usage=Usage(
+                prompt_tokens=self.n_prompt,
+                cached_tokens=self.cached_tokens,
+                completion_tokens=self.n_generated,
+            ),
+            timings=self._timings(now),
+        )
+
+    def _timings(self, now: float) -> Timings:
+        prompt_end = now if self._first_token_at is None else self._first_token_at
+        return Timings(
+            cache_n=self.cached_tokens,
+            prompt_n=self.n_prompt - self.cached_tokens,
+            prompt_ms=(prompt_end - self._started_at) * 1000.0,
+            predicted_n=self.n_generated,
+            predicted_ms=(now - prompt_end) * 1000.0,
+            queue_ms=(self._started_at - self._queued_at) * 1000.0,
+            handoff=self.handoff,
+        )
