@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.gguf.blocks import GROUPS, UNPACKERS
+from engine.gguf.blocks import LAYOUTS
 from engine.gguf.types import GGMLType
 
-# Elements a chunk. On a CPU its codes and float32 values stay in a core's second-level cache, and as torch does not
-# split an operation of this size over its own threads, callers' threads do not fight with those.
-CPU_CHUNK_ELEMENTS = 256 * 1024
-DEVICE_CHUNK_ELEMENTS = 1 << 25
+# Elements a step: on a CPU its codes and float32 values stay near a core; fewer, and the calls themselves would count.
+CPU_STEP_ELEMENTS = 256 * 1024
+DEVICE_STEP_ELEMENTS = 1 << 25
+# Scales are few, so they are unpacked for this many steps at once.
+STEPS_A_STRETCH = 8
 
 _PLAIN: dict[GGMLType, torch.dtype] = {
     GGMLType.F32: torch.float32,
@@ -88,7 +89,7 @@ def dequantise(
         raise ValueError(f"out is {tuple(out.shape)}, contiguous: {out.is_contiguous()}, for {tuple(shape)}")
     if kind in _PLAIN:
         out.copy_(raw.view(_PLAIN[kind]).view(tuple(shape)))
-    elif kind in UNPACKERS:
+    elif kind in LAYOUTS:
         _fill(out.view(-1, kind.block_size), raw, kind)
     else:
         _fill_by_gguf(out.view(-1, kind.block_size), raw, kind)
@@ -100,31 +101,21 @@ def codes(data: memoryview | Tensor, kind: GGMLType, shape: Sequence[int]) -> Co
 
     Raises ValueError for a type that has no such form (see Codes).
     """
-    if kind not in UNPACKERS:
+    layout = LAYOUTS.get(kind)
+    if layout is None:
         raise ValueError(f"{kind.name} has no integer codes")
     raw = _raw_blocks(data, kind, shape)
-    group = GROUPS[kind]
-    q = scale = minimum = None
-    n_blocks = raw.shape[0]
-    for first, stop in _chunks(raw, kind):
-        blocks = UNPACKERS[kind](raw[first:stop])
-        if q is None or scale is None:
-            q = blocks.q.new_empty(n_blocks, kind.block_size)
-            scale = blocks.scale.new_empty(n_blocks, kind.block_size // group)
-            minimum = None if blocks.minimum is None else torch.empty_like(scale)
-        q[first:stop] = blocks.q
-        scale[first:stop] = blocks.scale
-        if minimum is not None and blocks.minimum is not None:
-            minimum[first:stop] = blocks.minimum
-    if q is None or scale is None:
-        raise ValueError(f"a tensor of shape {tuple(shape)} has no codes")
+    scale, minimum = layout.scales(raw)
+    q = torch.empty(raw.shape[0], kind.block_size, dtype=layout.q, device=raw.device)
+    for first, stop in _steps(raw, kind):
+        q[first:stop] = layout.codes(raw[first:stop])
     *outer, width = shape
-    grouped = (*outer, width // group)
+    grouped = (*outer, width // layout.group)
     return Codes(
         q=q.view(tuple(shape)),
         scale=scale.view(grouped),
         minimum=None if minimum is None else minimum.view(grouped),
-        group=group,
+        group=layout.group,
     )
 
 
@@ -149,31 +140,33 @@ def _raw_blocks(data: memoryview | Tensor, kind: GGMLType, shape: Sequence[int])
     return raw.view(n_blocks, kind.type_size)
 
 
-def _chunks(raw: Tensor, kind: GGMLType) -> list[tuple[int, int]]:
-    elements = CPU_CHUNK_ELEMENTS if raw.device.type == "cpu" else DEVICE_CHUNK_ELEMENTS
-    step = max(1, elements // kind.block_size)
+def _steps(raw: Tensor, kind: GGMLType, n_steps: int = 1) -> list[tuple[int, int]]:
+    """Cut the blocks into stretches of `n_steps` steps: [(first, stop), ...]."""
+    elements = CPU_STEP_ELEMENTS if raw.device.type == "cpu" else DEVICE_STEP_ELEMENTS
+    length = max(1, elements // kind.block_size) * n_steps
     n_blocks = raw.shape[0]
-    return [(first, min(first + step, n_blocks)) for first in range(0, n_blocks, step)]
+    return [(first, min(first + length, n_blocks)) for first in range(0, n_blocks, length)]
 
 
 def _fill(out: Tensor, raw: Tensor, kind: GGMLType) -> None:
     """Unpack all blocks into `out` [n_blocks, block_size]."""
-    unpacker, group = UNPACKERS[kind], GROUPS[kind]
-    chunks = _chunks(raw, kind)
+    layout = LAYOUTS[kind]
     scratch = None
     if out.dtype is not torch.float32:
-        scratch = torch.empty(chunks[0][1], kind.block_size, dtype=torch.float32, device=out.device)
-    for first, stop in chunks:
-        blocks = unpacker(raw[first:stop])
-        target = out[first:stop]
-        values = target if scratch is None else scratch[: stop - first]
-        values.copy_(blocks.q)
-        grouped = values.view(stop - first, -1, group)
-        grouped.mul_(blocks.scale.unsqueeze(2))
-        if blocks.minimum is not None:
-            grouped.add_(blocks.minimum.unsqueeze(2))
-        if scratch is not None:
-            target.copy_(values)
+        longest = max((stop - first for first, stop in _steps(raw, kind)), default=0)
+        scratch = torch.empty(longest, kind.block_size, dtype=torch.float32, device=out.device)
+    for start, end in _steps(raw, kind, STEPS_A_STRETCH):
+        scale, minimum = layout.scales(raw[start:end])
+        for first, stop in _steps(raw[start:end], kind):
+            target = out[start + first : start + stop]
+            values = target if scratch is None else scratch[: stop - first]
+            values.copy_(layout.codes(raw[start + first : start + stop]))
+            grouped = values.view(stop - first, -1, layout.group)
+            grouped.mul_(scale[first:stop].unsqueeze(2))
+            if minimum is not None:
+                grouped.add_(minimum[first:stop].unsqueeze(2))
+            if scratch is not None:
+                target.copy_(values)
 
 
 def _fill_by_gguf(out: Tensor, raw: Tensor, kind: GGMLType) -> None:
@@ -184,7 +177,7 @@ def _fill_by_gguf(out: Tensor, raw: Tensor, kind: GGMLType) -> None:
         raise UnsupportedModel(
             f"tensors of type {kind.name} need the Python package gguf; install it, or choose another quantisation"
         ) from None
-    for first, stop in _chunks(raw, kind):
+    for first, stop in _steps(raw, kind):
         try:
             values = quants.dequantize(raw[first:stop].cpu().numpy(), GGMLQuantizationType(kind.value))
         except (NotImplementedError, ValueError):
