@@ -82,7 +82,7 @@ def _fields(packed: Tensor, *, bits: int) -> Tensor:
 
 def _fifth_bits(packed: Tensor) -> Tensor:
     """Spread 32 bits a block, [n, 4] bytes, to bytes [n, 32] that are 16 where the bit is set and 0 elsewhere."""
-    spread = packed.long()
+    spread = packed.contiguous().long()
     spread = spread.bitwise_or_(spread << 28).bitwise_and_(0x0000000F_0000000F)
     # each int32 now holds four bits: bit i moves to bit 4 of byte i
     return spread.view(torch.int32).mul_(0x02040810).bitwise_and_(0x10101010).view(torch.uint8)

@@ -56,7 +56,7 @@ class Cursor:
         self.need(form.size, what)
         (value,) = form.unpack_from(self._data, self.position)
         self.position += form.size
-        return value  # type: ignore[no-any-return]
+        return value
 
     def take(self, n_bytes: int, what: str) -> bytes:
         """A copy of the next `n_bytes`."""

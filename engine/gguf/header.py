@@ -178,7 +178,7 @@ class _MetadataReader:
                 cursor.fail(f"{_shown(key)} holds a value that is neither true nor false")
             return memoryview(flags).cast("?")
         form = _FORMS[kind]
-        return memoryview(cursor.take(count * form.size, _shown(key))).cast(form.format[1:])  # type: ignore[call-overload, no-any-return]
+        return memoryview(cursor.take(count * form.size, _shown(key))).cast(form.format[1:])  # type: ignore[call-overload]
 
     def _inner_arrays(self, key: str, count: int, depth: int) -> Value:
         cursor = self._cursor

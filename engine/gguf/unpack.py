@@ -22,10 +22,10 @@ from engine.gguf.blocks import LAYOUTS
 from engine.gguf.types import GGMLType
 
 # Elements a step: on a CPU its codes and float32 values stay near a core; fewer, and the calls themselves would count.
-CPU_STEP_ELEMENTS = 256 * 1024
+CPU_STEP_ELEMENTS = 512 * 1024
 DEVICE_STEP_ELEMENTS = 1 << 25
 # Scales are few, so they are unpacked for this many steps at once.
-STEPS_A_STRETCH = 8
+STEPS_A_STRETCH = 4
 
 _PLAIN: dict[GGMLType, torch.dtype] = {
     GGMLType.F32: torch.float32,
