@@ -1,0 +1,85 @@
+"""The cache of a sliding-window layer: only the last positions, in a buffer that slides over the sequence."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine.cache.attention import Visible
+
+
+class WindowCache:
+    """K [rows, Hk, Dk] and V [rows, Hk, Dv] hold positions [base, base + rows) of which the latest count.
+
+    A row attends to itself and the `window` - 1 before it. When the buffer is full its last `window` - 1 rows move to
+    the front, so rows stay contiguous and move once in many tokens.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, window: int) -> None:
+        self.k = k
+        self.v = v
+        self.window = window
+        self.base = 0
+
+    def write(self, first: int, k: Tensor, v: Tensor) -> Visible:
+        """Store k and v [T, Hk, D] at positions from `first` on; returns what these T rows may look at.
+
+        More rows than the buffer holds are allowed: what is returned still covers all their windows.
+        """
+        end = first + k.shape[0]
+        seen = max(0, first - self.window + 1)
+        if end - self.base > self.k.shape[0]:
+            return self._slide(first, k, v, seen)
+        at = first - self.base
+        self.k[at : at + k.shape[0]].copy_(k)
+        self.v[at : at + v.shape[0]].copy_(v)
+        start = max(seen, self.base)
+        return Visible(
+            k=self.k[start - self.base : end - self.base],
+            v=self.v[start - self.base : end - self.base],
+            first=start,
+        )
+
+    def _slide(self, first: int, k: Tensor, v: Tensor, seen: int) -> Visible:
+        # The kept rows may overlap their new place, and the new rows may not all fit: join them apart.
+        kept = slice(seen - self.base, first - self.base)
+        new_k = k.to(self.k.dtype)
+        new_v = v.to(self.v.dtype)
+        all_k = new_k.new_empty(first - seen + k.shape[0], *k.shape[1:])
+        all_v = new_v.new_empty(first - seen + v.shape[0], *v.shape[1:])
+        all_k[: first - seen].copy_(self.k[kept])
+        all_v[: first - seen].copy_(self.v[kept])
+        all_k[first - seen :].copy_(new_k)
+        all_v[first - seen :].copy_(new_v)
+        end = first + k.shape[0]
+        self.base = max(seen, end - self.k.shape[0], 0)
+        stored = slice(self.base - seen, None)
+        n_stored = end - self.base
+        self.k[:n_stored].copy_(all_k[stored])
+        self.v[:n_stored].copy_(all_v[stored])
+        return Visible(k=all_k, v=all_v, first=seen)
+
+    def keeps(self, length: int) -> bool:
+        """Whether the window that ends at `length` is still here."""
+        return max(0, length - self.window + 1) >= self.base
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.base = 0
+
+    def place(self, first: int, stop: int) -> tuple[int, int]:
+        """Positions [first, stop) as rows of the memory."""
+        return first - self.base, stop - self.base
+
+    def make_room(self, start: int, first: int, stop: int) -> None:
+        """Prepare for a handoff that brings positions [first, stop); those before `start` are held now.
+
+        Rows that no later position can see are given up only where the new ones would not fit otherwise.
+        """
+        if first > start:
+            self.base = first
+        elif stop - self.base > self.k.shape[0]:
+            base = max(self.base, stop - self.window + 1)
+            n_kept = start - base
+            for rows in (self.k, self.v):
+                rows[:n_kept].copy_(rows[base - self.base : start - self.base].clone())
+            self.base = base

@@ -1,0 +1,70 @@
+"""The gated feed-forward layer: down(act(gate(x)) * up(x)), in two forms of the gated half."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.layers.linear import BlockedLinear, Linear
+
+
+class Activation(enum.Enum):
+    """What the gate goes through; GELU is the tanh form that ggml evaluates."""
+
+    SILU = "silu"
+    GELU = "gelu"
+
+
+# oneDNN's name of each activation, and of its algorithm.
+_ONEDNN_NAMES = {Activation.SILU: ("swish", ""), Activation.GELU: ("gelu", "tanh")}
+
+
+class Gated(Protocol):
+    """act(gate(x)) * up(x): x [T, K] -> [T, F]."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class JoinedGate:
+    """Gate and up as one matrix of 2F rows, gate first."""
+
+    def __init__(self, gate_up: Linear, activation: Activation) -> None:
+        self._gate_up = gate_up
+        self._activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        if self._activation is Activation.SILU:
+            return F.silu(gate).mul_(up)
+        return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+class BlockedGate:
+    """The same with oneDNN on a CPU, activation and product done inside the two matrix products."""
+
+    def __init__(self, gate: BlockedLinear, up: BlockedLinear, activation: Activation) -> None:
+        self._gate = gate
+        self._up = up
+        self._activation, self._algorithm = _ONEDNN_NAMES[activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.to(torch.bfloat16)
+        gate = torch.ops.mkldnn._linear_pointwise(
+            x, self._gate.weight, self._gate.bias, self._activation, [], self._algorithm
+        )
+        return torch.ops.mkldnn._linear_pointwise.binary(x, gate, self._up.weight, self._up.bias, "mul")
+
+
+class GatedMLP:
+    """The whole layer; the result has the type that `down` gives."""
+
+    def __init__(self, gated: Gated, down: Linear) -> None:
+        self._gated = gated
+        self._down = down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(self._gated(x))

@@ -1,0 +1,273 @@
+"""From a model file to layers: builds every matrix in the form that its use asks for.
+
+A loader makes one form. A model is built once for each form it needs, and shares nothing but the file's mapped bytes
+between them. Knows tensor names only as given.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from engine.device import Device
+from engine.gguf.reader import GGUFFile
+from engine.gguf.types import GGMLType
+from engine.gguf.unpack import Codes, codes, dequantise
+from engine.kernels import jit
+from engine.kernels.packed_gemv import CodeBits, pack
+from engine.layers.linear import (
+    BlockedLinear,
+    DenseLinear,
+    DequantLinear,
+    Int4Linear,
+    Int8Linear,
+    Linear,
+    PackedLinear,
+)
+from engine.layers.mlp import Activation, BlockedGate, Gated, JoinedGate
+from engine.layers.norm import RMSNorm
+
+_FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+_FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
+
+# What remains (rare types, unquantised tensors in packed form) is rounded to 8 bits by groups of this size.
+_REQUANTISED_GROUP = 32
+
+
+class Form(enum.StrEnum):
+    """What a set of layers is for."""
+
+    GEMM = "gemm"
+    """Dense, in the device's GEMM type: many rows."""
+    UNPACKING = "unpacking"
+    """Many rows without a dense copy: unpacked from the file on each call."""
+    PACKED = "packed"
+    """The file's codes: few rows."""
+    REFERENCE = "reference"
+    """Dense float32."""
+
+
+class WeightLoader:
+    """Builds layers from the tensors of `file` in one `form`. `on_bytes(n)` is told of file bytes dealt with."""
+
+    def __init__(
+        self, file: GGUFFile, device: Device, form: Form, on_bytes: Callable[[int], None] | None = None
+    ) -> None:
+        self._file = file
+        self._device = device
+        self._on_bytes = on_bytes
+        self.form = form
+
+    @property
+    def device(self) -> torch.device:
+        return self._device.torch_device
+
+    def has(self, name: str) -> bool:
+        return f"{name}.weight" in self._file.tensors
+
+    def vector(self, name: str) -> Tensor:
+        """The 1-D tensor `name` in float32."""
+        info = self._file.tensors[name]
+        values = dequantise(self._file.tensor_bytes(name), info.type, info.shape)
+        return values.to(self._device.torch_device)
+
+    def norm(self, name: str, eps: float, *, order: Tensor | None = None) -> RMSNorm:
+        weight = self.vector(f"{name}.weight")
+        if order is not None:
+            weight = weight[order.to(weight.device)]
+        return RMSNorm(weight, weight.shape[0], eps)
+
+    def linear(self, *names: str, orders: Mapping[str, Tensor] | None = None) -> Linear:
+        """The matrices `names`, one below the other, as one; `orders` gives new row orders for some.
+
+        A bias is taken along where the file has one, zero for the others.
+        """
+        orders = orders or {}
+        self._told(names)
+        bias = self._bias(names, orders)
+        match self.form:
+            case Form.GEMM:
+                weight = self._dense(names, orders, self._device.gemm_dtype)
+                if self._device.kind == "cpu":
+                    return BlockedLinear(weight, bias)
+                return DenseLinear(weight.to(self._device.torch_device), bias)
+            case Form.REFERENCE:
+                return DenseLinear(
+                    self._dense(names, orders, torch.float32).to(self._device.torch_device), bias
+                )
+            case Form.UNPACKING:
+                dtype = self._device.gemm_dtype
+                n_bytes = sum(self._file.tensors[f"{name}.weight"].n_bytes for name in names)
+                return DequantLinear(
+                    lambda: self._dense(names, orders, dtype).to(self._device.torch_device), n_bytes, bias
+                )
+            case Form.PACKED:
+                return self._packed(names, orders, bias)
+
+    def gated(self, gate: str, up: str, activation: Activation) -> Gated:
+        if self.form is Form.GEMM and self._device.kind == "cpu":
+            gate_layer, up_layer = self.linear(gate), self.linear(up)
+            if isinstance(gate_layer, BlockedLinear) and isinstance(up_layer, BlockedLinear):
+                return BlockedGate(gate_layer, up_layer, activation)
+        return JoinedGate(self.linear(gate, up), activation)
+
+    def embedding(self, name: str) -> Embedding:
+        """The rows of matrix `name` by number."""
+        return Embedding(
+            self._rows(f"{name}.weight"), self._file.tensors[f"{name}.weight"].type, self._device
+        )
+
+    def _told(self, names: tuple[str, ...]) -> None:
+        if self._on_bytes is not None:
+            self._on_bytes(sum(self._file.tensors[f"{name}.weight"].n_bytes for name in names))
+
+    def _rows(self, name: str, order: Tensor | None = None) -> Tensor:
+        """The bytes of matrix `name`, uint8 [N, bytes of a row]."""
+        info = self._file.tensors[name]
+        rows = torch.frombuffer(self._file.tensor_bytes(name), dtype=torch.uint8).view(info.shape[0], -1)
+        return rows if order is None else rows[order]
+
+    def _bias(self, names: tuple[str, ...], orders: Mapping[str, Tensor]) -> Tensor | None:
+        if not any(f"{name}.bias" in self._file.tensors for name in names):
+            return None
+        parts = []
+        for name in names:
+            if f"{name}.bias" in self._file.tensors:
+                bias = self.vector(f"{name}.bias")
+            else:
+                bias = torch.zeros(
+                    self._file.tensors[f"{name}.weight"].shape[0], device=self._device.torch_device
+                )
+            parts.append(bias[orders[name].to(bias.device)] if name in orders else bias)
+        return torch.cat(parts)
+
+    def _dense(self, names: tuple[str, ...], orders: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        infos = [self._file.tensors[f"{name}.weight"] for name in names]
+        weight = torch.empty(sum(info.shape[0] for info in infos), infos[0].shape[1], dtype=dtype)
+        first = 0
+        for name, info in zip(names, infos, strict=True):
+            part = weight[first : first + info.shape[0]]
+            dequantise(self._rows(f"{name}.weight", orders.get(name)), info.type, info.shape, out=part)
+            first += info.shape[0]
+        return weight
+
+    def _packed(self, names: tuple[str, ...], orders: Mapping[str, Tensor], bias: Tensor | None) -> Linear:
+        types = {self._file.tensors[f"{name}.weight"].type for name in names}
+        if types & set(_FLOAT_TYPES):
+            dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
+            return DenseLinear(self._dense(names, orders, dtype).to(self._device.torch_device), bias)
+        parts = [self._codes(name, orders.get(name)) for name in names]
+        if self._device.kind != "cpu":
+            return self._packed_for_gpu(types, parts, bias)
+        if not jit.available():
+            return self._packed_for_plain_cpu(types, parts, bias)
+        bits, offset, merged = _merge(parts)
+        matrix = pack(merged.q, merged.scale, merged.minimum, bits=bits, group=merged.group, offset=offset)
+        return PackedLinear(matrix, bias)
+
+    def _codes(self, name: str, order: Tensor | None) -> Codes:
+        info = self._file.tensors[f"{name}.weight"]
+        rows = self._rows(f"{name}.weight", order)
+        try:
+            return codes(rows, info.type, info.shape)
+        except ValueError:
+            return _requantised(dequantise(rows, info.type, info.shape))
+
+    def _packed_for_gpu(self, types: set[GGMLType], parts: list[Codes], bias: Tensor | None) -> Linear:
+        device, dtype = self._device.torch_device, self._device.vector_dtype
+        if types <= set(_FOUR_BIT):
+            q, scale_and_zero = _int4_operands(parts, dtype)
+            if self._device.kind == "mps":
+                packed = torch.ops.aten._convert_weight_to_int4pack(
+                    (q[:, ::2] << 4 | q[:, 1::2]).to(device), 2
+                )
+            else:
+                packed = torch.ops.aten._convert_weight_to_int4pack(
+                    (q[:, ::2] << 4 | q[:, 1::2]).to(device), 8
+                )
+            return Int4Linear(packed, scale_and_zero.to(device), bias)
+        values, scales = _row_scaled(parts)
+        return Int8Linear(values.to(device), scales.to(device, dtype), bias)
+
+    def _packed_for_plain_cpu(self, types: set[GGMLType], parts: list[Codes], bias: Tensor | None) -> Linear:
+        """torch's own packed products, for processors that our kernels cannot be compiled for."""
+        values, scales = _row_scaled(parts)
+        return Int8Linear(values, scales.to(torch.bfloat16), bias)
+
+
+class Embedding:
+    """Rows of a quantised matrix, unpacked when asked for. `rows` uint8 [V, bytes of a row], in host memory."""
+
+    def __init__(self, rows: Tensor, kind: GGMLType, device: Device) -> None:
+        self._rows = rows
+        self._kind = kind
+        self._device = device
+        self._width = rows.shape[1] // kind.type_size * kind.block_size
+
+    def __call__(self, tokens: list[int]) -> Tensor:
+        """float32 [T, d]."""
+        rows = self._rows[torch.tensor(tokens)]
+        return dequantise(rows, self._kind, (len(tokens), self._width)).to(self._device.torch_device)
+
+
+def _merge(parts: list[Codes]) -> tuple[CodeBits, int, Codes]:
+    """One set of codes below the other: (bits, offset, codes), as narrow as all of them allow."""
+    group = min(part.group for part in parts)
+    has_minimum = any(part.minimum is not None for part in parts)
+    signed = [part.q.dtype is torch.int8 for part in parts]
+    low = min(int(part.q.min()) for part in parts)
+    high = max(int(part.q.max()) for part in parts)
+    scale = torch.cat([part.scale.repeat_interleave(part.group // group, 1) for part in parts])
+    minimum = None
+    if has_minimum:
+        minimum = torch.cat(
+            [
+                (
+                    part.minimum if part.minimum is not None else torch.zeros_like(part.scale)
+                ).repeat_interleave(part.group // group, 1)
+                for part in parts
+            ]
+        )
+    q = torch.cat([part.q.to(torch.int8) for part in parts])
+    if not any(signed) and high < 32:
+        bits = CodeBits.B4 if high < 16 else CodeBits.B5
+        return bits, 0, Codes(q=q.view(torch.uint8), scale=scale, minimum=minimum, group=group)
+    if not has_minimum and low >= -16 and high < 16:
+        return CodeBits.B5, -16, Codes(q=(q + 16).view(torch.uint8), scale=scale, minimum=None, group=group)
+    return CodeBits.B8, 0, Codes(q=q, scale=scale, minimum=minimum, group=group)
+
+
+def _requantised(weight: Tensor) -> Codes:
+    """float32 [N, K] rounded to 8 bits by groups."""
+    groups = weight.unflatten(1, (-1, _REQUANTISED_GROUP))
+    scale = groups.abs().amax(-1) / 127
+    q = (groups / scale.clamp_min(1e-30).unsqueeze(-1)).round().to(torch.int8)
+    return Codes(q=q.flatten(1), scale=scale, minimum=None, group=_REQUANTISED_GROUP)
+
+
+def _values(part: Codes) -> Tensor:
+    values = part.q.float().unflatten(1, (-1, part.group)) * part.scale.unsqueeze(-1)
+    if part.minimum is not None:
+        values += part.minimum.unsqueeze(-1)
+    return values.flatten(1)
+
+
+def _row_scaled(parts: list[Codes]) -> tuple[Tensor, Tensor]:
+    """int8 [N, K] and float32 [N]: one scale a row."""
+    values = torch.cat([_values(part) for part in parts])
+    scales = values.abs().amax(1).clamp_min(1e-30) / 127
+    return (values / scales.unsqueeze(1)).round().to(torch.int8), scales
+
+
+def _int4_operands(parts: list[Codes], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """uint8 [N, K] codes and [K/32, N, 2] scale and zero, where weight = (code - 8) * scale + zero."""
+    q = torch.cat([part.q for part in parts])
+    scale = torch.cat([part.scale for part in parts])
+    zero = torch.cat(
+        [part.minimum if part.minimum is not None else torch.zeros_like(part.scale) for part in parts]
+    )
+    both = torch.stack((scale, zero + 8 * scale), dim=-1).transpose(0, 1)
+    return q, both.contiguous().to(dtype)

@@ -1,0 +1,224 @@
+"""What all model families share: their description, the stack of layers, and the model that runs it.
+
+A family's file says how its metadata reads and how its block is put together; the rest is here. Knows nothing of
+requests, slots or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
+from engine.device import Device
+from engine.errors import ModelFileError, OutOfMemory, UnsupportedModel
+from engine.gguf.metadata import Metadata
+from engine.layers.linear import Linear
+from engine.layers.norm import RMSNorm
+from engine.layers.step import Segment, Step
+from engine.layers.weights import Embedding, WeightLoader
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeSpec:
+    """Rotary positions: the first `n_rotated` values of a head, with `base`; all positions divided by `scale`."""
+
+    base: float
+    n_rotated: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model's measures, as its file gives them. `layers` says what each layer caches."""
+
+    architecture: str
+    name: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    n_vocab: int
+    context_length: int
+    eps: float
+    rope: RopeSpec
+    layers: tuple[LayerSpec, ...]
+
+    def cache_spec(self, *, kv_type: KVType, n_ctx: int, n_slots: int) -> CacheSpec:
+        return CacheSpec(layers=self.layers, kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots)
+
+
+class Block(Protocol):
+    """One layer. x float32 [T, d] -> [T, d].
+
+    In the `last` layer only rows whose logits are wanted come out, or None when there are none.
+    """
+
+    def __call__(self, x: Tensor, step: Step, *, last: bool = False) -> Tensor | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """All layers of a model in one form; `embedding_scale` multiplies the embedded tokens."""
+
+    embedding: Embedding
+    blocks: list[Block]
+    norm: RMSNorm
+    head: Linear
+    embedding_scale: float = 1.0
+
+    def run(self, tokens: list[int], step: Step) -> Tensor | None:
+        """Logits float32 [wanted rows, V], or None when none are wanted."""
+        x: Tensor | None = self.embedding(tokens)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale if x is not None else None
+        for block in self.blocks[:-1]:
+            x = block(x, step)  # type: ignore[arg-type]
+        x = self.blocks[-1](x, step, last=True)  # type: ignore[arg-type]
+        return self.head(self.norm(x)).float() if x is not None else None
+
+
+class Model:
+    """A loaded model. Prefill rows run in one form of the weights and decode rows in another.
+
+    So a row's numbers do not depend on who shares its step. `few_rows` are so few that a chunk of them is better
+    off in the decode form; a chunk's form depends on its length alone.
+    """
+
+    few_rows = 4
+
+    def __init__(
+        self, spec: ModelSpec, device: Device, stack_of: Callable[[bool], Stack], *, one_form: bool
+    ) -> None:
+        """`stack_of(many_rows)` builds a stack on first use; with `one_form` both are the same."""
+        self.spec = spec
+        self.device = device
+        self._stack_of = stack_of
+        self._stacks: dict[bool, Stack] = {}
+        self._one_form = one_form
+
+    def prepare(self, *, prefill: bool = True, decode: bool = True) -> None:
+        """Build the forms now that would otherwise be built on first use."""
+        if prefill:
+            self._stack(many_rows=True)
+        if decode:
+            self._stack(many_rows=False)
+
+    def forward(
+        self,
+        prefill: list[Segment],
+        decode: list[Segment],
+        on_layer: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Append every segment's tokens to its sequence; logits float32 [wanted, V], prefill's first.
+
+        Decode segments have one token each. `on_layer(l)` is called in the order of layers when layer l's K and V of
+        all prefill segments are in the cache. On an error no sequence has changed its length.
+        """
+        parts = []
+        with torch.inference_mode():
+            try:
+                if prefill:
+                    n_rows = sum(len(segment.tokens) for segment in prefill)
+                    parts.append(self._run(prefill, n_rows > self.few_rows, on_layer))
+                if decode:
+                    parts.append(self._run(decode, False, None))
+            except torch.OutOfMemoryError as error:
+                raise OutOfMemory(
+                    "the device ran out of memory in a forward pass: use a smaller --ctx or --chunk, or fewer --slots"
+                ) from error
+        for segment in (*prefill, *decode):
+            segment.sequence.extend(segment.tokens)
+        logits = [part for part in parts if part is not None]
+        if not logits:
+            return torch.empty(0, self.spec.n_vocab)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _run(
+        self, segments: list[Segment], many_rows: bool, on_layer: Callable[[int], None] | None
+    ) -> Tensor | None:
+        step = Step(segments, self.device.torch_device, on_layer)
+        tokens = [token for segment in segments for token in segment.tokens]
+        return self._stack(many_rows=many_rows).run(tokens, step)
+
+    def _stack(self, *, many_rows: bool) -> Stack:
+        many_rows = many_rows or self._one_form
+        stack = self._stacks.get(many_rows)
+        if stack is None:
+            with torch.inference_mode():
+                stack = self._stacks[many_rows] = self._stack_of(many_rows)
+        return stack
+
+
+def output_name(load: WeightLoader) -> str:
+    """The output matrix; tied models use the embedding's."""
+    return "output" if load.has("output") else "token_embd"
+
+
+def read_spec(metadata: Metadata, architecture: str, *, window: int = 0, period: int = 0) -> ModelSpec:
+    """The spec of a model whose metadata uses the common keys.
+
+    With `window`, every layer slides but each `period`-th. Raises ModelFileError for measures that cannot be.
+    """
+
+    def key(name: str) -> str:
+        return f"{architecture}.{name}"
+
+    n_layers = metadata.integer(key("block_count"))
+    d_model = metadata.integer(key("embedding_length"))
+    n_heads = metadata.integer(key("attention.head_count"))
+    n_kv_heads = metadata.integer(key("attention.head_count_kv"), n_heads)
+    if min(n_layers, d_model, n_heads, n_kv_heads) < 1 or n_heads % n_kv_heads:
+        raise ModelFileError(
+            f"the model's measures do not fit each other ({n_layers} layers, {n_heads} heads over {n_kv_heads}): "
+            "download it again, or convert it anew"
+        )
+    head_dim = metadata.integer(key("attention.key_length"), d_model // n_heads)
+    n_rotated = metadata.integer(key("rope.dimension_count"), head_dim)
+    if head_dim % 2 or n_rotated % 2 or not 0 < n_rotated <= head_dim:
+        raise ModelFileError(
+            f"the model has heads of {head_dim} values of which {n_rotated} rotate: it is damaged"
+        )
+    if metadata.integer(key("attention.value_length"), head_dim) != head_dim:
+        raise UnsupportedModel(
+            f"{architecture}: heads whose keys and values differ in size are not known yet"
+        )
+    attention = LayerSpec(
+        kind=LayerKind.ATTENTION, n_kv_heads=n_kv_heads, k_head_dim=head_dim, v_head_dim=head_dim
+    )
+    sliding = LayerSpec(
+        kind=LayerKind.WINDOW, n_kv_heads=n_kv_heads, k_head_dim=head_dim, v_head_dim=head_dim, window=window
+    )
+    return ModelSpec(
+        architecture=architecture,
+        name=metadata.text("general.name", architecture),
+        n_layers=n_layers,
+        d_model=d_model,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        n_vocab=len(metadata.strings("tokenizer.ggml.tokens")),
+        context_length=metadata.integer(key("context_length")),
+        eps=metadata.number(key("attention.layer_norm_rms_epsilon"), 1e-6),
+        rope=RopeSpec(
+            base=metadata.number(key("rope.freq_base"), 10000.0),
+            n_rotated=n_rotated,
+            scale=_rope_scale(metadata, architecture),
+        ),
+        layers=tuple(sliding if window and (index + 1) % period else attention for index in range(n_layers)),
+    )
+
+
+def _rope_scale(metadata: Metadata, architecture: str) -> float:
+    kind = metadata.text(f"{architecture}.rope.scaling.type", "none")
+    factor = metadata.number(f"{architecture}.rope.scaling.factor", 1.0)
+    if kind in ("none", "linear"):
+        return factor if kind == "linear" and factor > 0 else 1.0
+    raise UnsupportedModel(
+        f"{architecture}: rope scaling {kind!r} is not known (known: none, linear, and Llama 3's frequency factors)"
+    )

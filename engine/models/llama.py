@@ -1,0 +1,73 @@
+"""The `llama` family: Llama 2 and 3, SmolLM, Mistral. Pre-norm, grouped-query attention, SiLU-gated MLP."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine.gguf.metadata import Metadata
+from engine.layers.attention import SelfAttention
+from engine.layers.mlp import Activation, GatedMLP
+from engine.layers.rope import Rope
+from engine.layers.step import Step
+from engine.layers.weights import WeightLoader
+from engine.models.base import ModelSpec, Stack, output_name, read_spec
+
+ARCHITECTURE = "llama"
+
+
+def spec(metadata: Metadata) -> ModelSpec:
+    """The model's measures."""
+    return read_spec(metadata, ARCHITECTURE)
+
+
+def attention(load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> SelfAttention:
+    """Rows of this family's files are already in the order of adjacent rotary pairs."""
+    name = f"blk.{layer}"
+    return SelfAttention(
+        layer=layer,
+        qkv=load.linear(f"{name}.attn_q", f"{name}.attn_k", f"{name}.attn_v"),
+        out=load.linear(f"{name}.attn_output"),
+        rope=rope,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        scale=model.head_dim**-0.5,
+    )
+
+
+class LlamaBlock:
+    """x + attention(norm x), then x + mlp(norm x)."""
+
+    def __init__(self, load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> None:
+        name = f"blk.{layer}"
+        self._attention_norm = load.norm(f"{name}.attn_norm", model.eps)
+        self._attention = attention(load, model, layer, rope)
+        self._mlp_norm = load.norm(f"{name}.ffn_norm", model.eps)
+        self._mlp = GatedMLP(
+            load.gated(f"{name}.ffn_gate", f"{name}.ffn_up", Activation.SILU), load.linear(f"{name}.ffn_down")
+        )
+
+    def __call__(self, x: Tensor, step: Step, *, last: bool = False) -> Tensor | None:
+        mixed = self._attention(self._attention_norm(x), step, last=last)
+        if mixed is None:
+            return None
+        x = (x[step.wanted_rows()] if last else x) + mixed
+        return x + self._mlp(self._mlp_norm(x))
+
+
+def stack(load: WeightLoader, model: ModelSpec) -> Stack:
+    """All layers in the loader's form. Llama 3's scaling comes as a factor for each frequency."""
+    rope = Rope(
+        head_dim=model.head_dim,
+        n_rotated=model.rope.n_rotated,
+        base=model.rope.base,
+        scale=model.rope.scale,
+        factors=load.vector("rope_freqs.weight") if load.has("rope_freqs") else None,
+        device=load.device,
+    )
+    return Stack(
+        embedding=load.embedding("token_embd"),
+        blocks=[LlamaBlock(load, model, layer, rope) for layer in range(model.n_layers)],
+        norm=load.norm("output_norm", model.eps),
+        head=load.linear(output_name(load)),
+    )

@@ -1,0 +1,117 @@
+"""Which architectures are known, and loading a model file as one of them."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from engine.device import Device, choose_device
+from engine.errors import ModelFileError, UnsupportedModel
+from engine.gguf.reader import GGUFFile
+from engine.layers.weights import Form, WeightLoader
+from engine.models import gemma3, llama, qwen2, qwen3
+from engine.models.base import Model, ModelSpec, Stack
+
+FAMILIES: dict[str, ModuleType] = {module.ARCHITECTURE: module for module in (llama, qwen2, qwen3, gemma3)}
+
+# A dense copy is kept only where it leaves this share of the free memory to the cache and to others.
+_FREE_SHARE_FOR_WEIGHTS = 0.6
+
+
+class WeightsMode(enum.StrEnum):
+    """`auto` picks by device and memory; `bf16` computes everything dense, `packed` keeps no dense copy;
+    `float32` is the reference: weights, cache and activations in float32."""
+
+    AUTO = "auto"
+    BF16 = "bf16"
+    PACKED = "packed"
+    FLOAT32 = "float32"
+
+
+Progress = Callable[[int, int], None]
+
+
+def model_spec(file: GGUFFile) -> ModelSpec:
+    """The model's measures, without its weights. Raises UnsupportedModel for an unknown architecture."""
+    return _family(file).spec(file.metadata)
+
+
+def load_model(
+    path: str | os.PathLike[str] | GGUFFile,
+    *,
+    device: Device | str = "auto",
+    weights: WeightsMode = WeightsMode.AUTO,
+    prefill: bool = True,
+    decode: bool = True,
+    on_progress: Progress | None = None,
+) -> Model:
+    """Load a model and build the forms asked for; the other is built on first use.
+
+    `on_progress(done, total)` is told of file bytes dealt with, over all forms. Raises ModelNotFound, ModelFileError,
+    UnsupportedModel or InvalidRequest (device).
+    """
+    file = path if isinstance(path, GGUFFile) else GGUFFile.open(path)
+    device = choose_device(device) if isinstance(device, str) else device
+    family = _family(file)
+    spec = family.spec(file.metadata)
+    forms = _forms(file, device, weights)
+    progress = _Counter(on_progress, file, n_forms=1 if forms[True] is forms[False] else prefill + decode)
+
+    def stack_of(many_rows: bool) -> Stack:
+        try:
+            return family.stack(WeightLoader(file, device, forms[many_rows], progress.add), spec)
+        except KeyError as error:
+            raise ModelFileError(
+                f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; download it again, or convert it anew"
+            ) from error
+
+    model = Model(spec, device, stack_of, one_form=forms[True] is forms[False])
+    model.prepare(prefill=prefill, decode=decode)
+    return model
+
+
+class _Counter:
+    """Adds up bytes for a progress callback."""
+
+    def __init__(self, on_progress: Progress | None, file: GGUFFile, *, n_forms: int) -> None:
+        self._on_progress = on_progress
+        self._total = max(1, n_forms) * sum(info.n_bytes for info in file.tensors.values())
+        self._done = 0
+
+    def add(self, n_bytes: int) -> None:
+        self._done = min(self._total, self._done + n_bytes)
+        if self._on_progress is not None:
+            self._on_progress(self._done, self._total)
+
+
+def _family(file: GGUFFile) -> ModuleType:
+    family = FAMILIES.get(file.architecture)
+    if family is None:
+        raise UnsupportedModel(
+            f"{file.paths[0]}: the architecture {file.architecture!a} is not known to Baton "
+            f"(known: {', '.join(sorted(FAMILIES))}); choose a model of one of these"
+        )
+    return family
+
+
+def _forms(file: GGUFFile, device: Device, weights: WeightsMode) -> dict[bool, Form]:
+    """The form for many rows (True) and for few (False)."""
+    match weights:
+        case WeightsMode.FLOAT32:
+            return {True: Form.REFERENCE, False: Form.REFERENCE}
+        case WeightsMode.BF16:
+            return {True: Form.GEMM, False: Form.GEMM}
+        case WeightsMode.PACKED:
+            return {True: _packed_gemm(device), False: Form.PACKED}
+    n_weights = sum(info.n_elements for info in file.tensors.values())
+    dense_bytes = n_weights * torch.bfloat16.itemsize
+    fits = dense_bytes + file.n_bytes < _FREE_SHARE_FOR_WEIGHTS * device.available_bytes()
+    return {True: Form.GEMM if fits else _packed_gemm(device), False: Form.PACKED}
+
+
+def _packed_gemm(device: Device) -> Form:
+    return Form.UNPACKING if device.kind == "cpu" else Form.PACKED
