@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from engine.batching.request import (
     Event,
     Finished,
@@ -15,6 +18,7 @@ from engine.batching.request import (
     Token,
     Usage,
 )
+from engine.batching.sampler import Sampler
 from engine.batching.textstream import TextStream
 
 
@@ -29,6 +33,7 @@ class Generation:
         self,
         request: Request,
         *,
+        sampler: Sampler,
         text: TextStream,
         end_ids: frozenset[int],
         n_ctx: int,
@@ -38,6 +43,7 @@ class Generation:
         started_at: float,
     ) -> None:
         self.request = request
+        self.sampler = sampler
         self.slot = slot
         self.tokens = list(request.tokens)
         self.n_prompt = len(self.tokens)
@@ -81,6 +87,11 @@ class Generation:
             processed=n_tokens,
             time_ms=(now - self._started_at) * 1000.0,
         )
+
+    def note_remote(self, **known: Any) -> None:
+        """Fill in what has become known of the prefill's place; the fields are `Handoff`'s."""
+        if self.handoff is not None:
+            self.handoff = replace(self.handoff, **known)
 
     def accept(self, token_id: int, logprobs: Logprobs | None, now: float) -> list[Event]:
         """Take the token chosen after `next_token`; the last event is `Finished` when the answer ends with it."""

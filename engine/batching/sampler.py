@@ -12,13 +12,16 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from engine.batching.request import Logprobs, SamplingParams, TokenLogprob
 from engine.errors import HostError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = NDArray[np.float32]
 

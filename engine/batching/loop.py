@@ -1,0 +1,429 @@
+"""The engine's own thread: takes requests, plans, computes, and sends each request its events.
+
+Other threads only put things into its inbox; it never waits for them, nor for the network. A failure ends at most the
+requests of the step it happened in.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.batching.generation import Generation
+from engine.batching.remote import PrefillClient, RemotePrefill
+from engine.batching.request import Event, Failed, Finished, FinishReason, Handoff, Request, Timings, Usage
+from engine.batching.runner import Runner
+from engine.batching.sampler import Sampled, Sampler
+from engine.batching.scheduler import DEFAULT_CHUNK_TOKENS, Assignment, Scheduler, StepPlan, Waiting
+from engine.batching.slot import SlotState
+from engine.batching.textstream import Decoder, TextStream
+from engine.cache.sequence import SequencePool
+from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
+from engine.handoff import prefill_client as handoff
+from engine.handoff.route import MIN_REMOTE_TOKENS
+from engine.models.base import Model
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSnapshot:
+    """What one slot is doing; counts in tokens."""
+
+    slot: int
+    state: str
+    request_id: str | None
+    n_ctx: int
+    n_cached: int
+    n_prompt: int
+    n_processed: int
+    n_generated: int
+    prefill: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSnapshot:
+    """The queue and all slots, and how often each reason for a prefill's place was given since the start."""
+
+    slots: tuple[SlotSnapshot, ...]
+    n_queued: int
+    reasons: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Submitted:
+    request: Request
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cancelled:
+    request_id: str
+
+
+class EngineLoop:
+    """Answers requests with one model on one thread.
+
+    `start` it, `submit` and `cancel` from any thread, `close` it. `new_decoder` makes a request's stream decoder,
+    `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        pool: SequencePool,
+        new_decoder: Callable[[], Decoder],
+        end_ids: frozenset[int],
+        client: PrefillClient | None = None,
+        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        min_remote_tokens: int = MIN_REMOTE_TOKENS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.n_ctx = pool.spec.n_ctx
+        self.n_slots = pool.spec.n_slots
+        self.n_vocab = model.spec.n_vocab
+        self._runner = Runner(model, pool)
+        self._new_decoder = new_decoder
+        self._end_ids = end_ids
+        self._clock = clock
+        self._scheduler = Scheduler(n_slots=self.n_slots, chunk_tokens=chunk_tokens)
+        self._remote = RemotePrefill(client, chunk_tokens=chunk_tokens, min_tokens=min_remote_tokens)
+        self._generations: list[Generation | None] = [None] * self.n_slots
+        self._queued: dict[str, _Submitted] = {}
+        self._reasons: Counter[str] = Counter()
+        self._inbox: deque[_Submitted | _Cancelled] = deque()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._remote.on_wakeup(self._wake.set)
+
+    # Called from other threads.
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() and not self._closing
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; its sink gets everything from here on, the last event being Finished or Failed.
+
+        Raises PromptTooLong, InvalidRequest, or HostError when the engine is stopping.
+        """
+        self._check(request)
+        with self._lock:
+            if self._closing:
+                raise HostError("the engine is stopping and takes no more requests")
+            self._inbox.append(_Submitted(request=request, at=self._clock()))
+        self._wake.set()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request before its next step; its sink gets Finished with the reason `cancelled`. Unknown ids pass."""
+        self._inbox.append(_Cancelled(request_id=request_id))
+        self._wake.set()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Cancel everything and end the thread after the step it is in; raises HostError when that takes too long."""
+        with self._lock:
+            self._closing = True
+        self._wake.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise HostError(f"the engine did not end its step within {timeout_s:g} s")
+
+    def snapshot(self) -> LoopSnapshot:
+        """What every slot is doing; each number is recent, though not all of the same instant."""
+        return LoopSnapshot(
+            slots=tuple(self._slot_snapshot(slot) for slot in range(self.n_slots)),
+            n_queued=self._scheduler.n_queued + len(self._inbox),
+            reasons=dict(self._reasons),
+        )
+
+    def _slot_snapshot(self, slot: int) -> SlotSnapshot:
+        generation = self._generations[slot]
+        handoff = generation.handoff if generation else None
+        return SlotSnapshot(
+            slot=slot,
+            state=self._scheduler.slots[slot].state.value,
+            request_id=generation.request_id if generation else None,
+            n_ctx=self.n_ctx,
+            n_cached=self._runner.sequence(slot).length,
+            n_prompt=generation.n_prompt if generation else 0,
+            n_processed=generation.n_processed if generation else 0,
+            n_generated=generation.n_generated if generation else 0,
+            prefill=handoff.prefill if handoff else None,
+        )
+
+    def _check(self, request: Request) -> None:
+        n_tokens = len(request.tokens)
+        if n_tokens >= self.n_ctx:
+            raise PromptTooLong(n_prompt_tokens=n_tokens, n_ctx=self.n_ctx)
+        if n_tokens and not 0 <= min(request.tokens) <= max(request.tokens) < self.n_vocab:
+            raise InvalidRequest(
+                f"the prompt holds a token id outside the vocabulary of {self.n_vocab} tokens", param="prompt"
+            )
+        if any(token >= self.n_vocab for token in request.sampling.logit_bias):
+            raise InvalidRequest(
+                f"logit_bias names a token id outside the vocabulary of {self.n_vocab} tokens",
+                param="logit_bias",
+            )
+        if request.slot is not None and not 0 <= request.slot < self.n_slots:
+            raise InvalidRequest(
+                f"slot {request.slot} does not exist: there are {self.n_slots}", param="id_slot"
+            )
+
+    # The engine's thread.
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while not self._closing:
+                try:
+                    self._turn()
+                except Exception:
+                    log.exception("the engine loop met a mistake of its own; requests in slots are given up")
+                    self._fail_all(HostError("the engine met a mistake of its own: the log has the details"))
+            self._end_all()
+
+    def _turn(self) -> None:
+        # Cleared before the inboxes are read: what comes after sets it again.
+        self._wake.clear()
+        self._take_inbox()
+        self._take_handoffs()
+        while (assignment := self._scheduler.assign(self._runner.reusable)) is not None:
+            self._begin(assignment)
+        plan = self._scheduler.plan()
+        if plan is None:
+            self._wake.wait()
+        else:
+            self._step(plan)
+
+    def _take_inbox(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, _Cancelled):
+                self._cancel(item.request_id)
+            elif not item.request.tokens:
+                self._send(item.request, _unanswered(item.request, FinishReason.STOP))  # as llama-server
+            else:
+                request = item.request
+                self._queued[request.request_id] = item
+                self._scheduler.enqueue(
+                    Waiting(
+                        request_id=request.request_id,
+                        prompt=list(request.tokens),
+                        slot=request.slot,
+                        reuse=request.sampling.cache_prompt,
+                    )
+                )
+
+    def _begin(self, assignment: Assignment) -> None:
+        """Put a request into its slot and decide where it is prefilled."""
+        submitted = self._queued.pop(assignment.waiting.request_id)
+        request, slot, start = submitted.request, assignment.slot, assignment.cached
+        stop = len(request.tokens) - 1
+        sequence = self._runner.sequence(slot)
+        sequence.truncate(start)
+        generation = self._generation(submitted, slot, start)
+        self._generations[slot] = generation
+        decision = self._remote.decide(request, n_tokens=stop - start)
+        if decision.remote:
+            decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
+            if not decision.remote:
+                start = self._keep_usable(generation)
+        self._scheduler.begin(slot, request.request_id, remote=decision.remote, start=start, stop=stop)
+        generation.handoff = Handoff(
+            prefill="remote" if decision.remote else "local",
+            reason=decision.reason,
+            detail=decision.sentence,
+        )
+        self._reasons[decision.reason] += 1
+        self._send(request, generation.started())
+
+    def _generation(self, submitted: _Submitted, slot: int, cached: int) -> Generation:
+        request = submitted.request
+        sampling = request.sampling
+        banned = self._end_ids if sampling.ignore_eos else frozenset()
+        return Generation(
+            request,
+            sampler=Sampler(sampling, banned=banned),
+            text=TextStream(self._new_decoder(), sampling.stop),
+            end_ids=self._end_ids,
+            n_ctx=self.n_ctx,
+            slot=slot,
+            cached_tokens=cached,
+            queued_at=submitted.at,
+            started_at=self._clock(),
+        )
+
+    def _step(self, plan: StepPlan) -> None:
+        try:
+            outcomes = self._runner.step(plan, self._generations)
+        except HostError as error:
+            log.exception("a step failed")
+            self._fail_step(plan, error)
+            return
+        now = self._clock()
+        if plan.prefill is not None:
+            self._scheduler.chunk_done(plan.prefill.slot)
+            self._progress(plan.prefill.slot, plan.prefill.stop, now)
+        for generation, outcome in outcomes:
+            self._accept(generation, outcome, now)
+
+    def _accept(self, generation: Generation, outcome: Sampled | HostError, now: float) -> None:
+        if isinstance(outcome, HostError):
+            self._fail(generation, outcome)
+            return
+        try:
+            events = generation.accept(outcome.token_id, outcome.logprobs, now)
+        except BatonError as error:
+            self._fail(generation, error)
+            return
+        if isinstance(events[-1], Finished):
+            self._leave(generation)
+        for event in events:
+            self._send(generation.request, event)
+
+    def _take_handoffs(self) -> None:
+        """Take in what the worker has sent and what has become of it."""
+        for slot, event in self._remote.poll():
+            generation = self._generations[slot]
+            match event:
+                case handoff.Committed() if generation is not None:
+                    self._commit(generation, event)
+                case handoff.Finished():
+                    if generation is not None:
+                        self._note_finished(generation, event)
+                    self._scheduler.released(slot)
+                case handoff.Failed() if generation is not None:
+                    self._note_failed(generation, event)
+                case handoff.Released():
+                    self._scheduler.released(slot)
+                    if self._scheduler.slots[slot].state is SlotState.RELEASING and generation is not None:
+                        self._resume_here(generation)
+
+    def _commit(self, generation: Generation, event: handoff.Committed) -> None:
+        """A chunk is in memory whole. With the last one the answer begins; its figures come later."""
+        slot = generation.slot
+        if self._scheduler.slots[slot].state is not SlotState.PREFILL_REMOTE:
+            return
+        self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final)
+        self._progress(slot, event.stop, self._clock())
+        if event.final:
+            generation.note_remote(remote_tokens=event.stop - generation.cached_tokens)
+            self._scheduler.remote_done(slot)
+
+    def _note_finished(self, generation: Generation, event: handoff.Finished) -> None:
+        generation.note_remote(bytes=event.payload_bytes, overlap=event.overlap, tail_ms=event.tail_ms)
+
+    def _note_failed(self, generation: Generation, event: handoff.Failed) -> None:
+        """The worker gave up; what is missing is prefilled here as soon as the memory is ours again."""
+        if self._scheduler.slots[generation.slot].state is not SlotState.PREFILL_REMOTE:
+            return
+        log.warning("remote prefill of %s failed (%s): %s", generation.request_id, event.code, event.message)
+        self._reasons[event.code] += 1
+        generation.note_remote(prefill="local", reason=event.code, detail=event.message)
+        self._scheduler.remote_failed(generation.slot)
+
+    def _resume_here(self, generation: Generation) -> None:
+        """Prefill what the worker left undone, from the last commit that the cache can go on from."""
+        before = generation.cached_tokens
+        start = self._keep_usable(generation)
+        generation.note_remote(remote_tokens=max(0, start - before))
+        self._scheduler.resume_here(generation.slot, start=start, stop=generation.n_prompt - 1)
+
+    def _keep_usable(self, generation: Generation) -> int:
+        """How many tokens of the prompt the slot still holds: making room for a handoff may have cost a window."""
+        sequence = self._runner.sequence(generation.slot)
+        kept = sequence.reusable(generation.tokens[: generation.n_prompt - 1])
+        sequence.truncate(kept)
+        generation.cached_tokens = min(generation.cached_tokens, kept)
+        return kept
+
+    # The ends of a request.
+
+    def _cancel(self, request_id: str) -> None:
+        submitted = self._queued.pop(request_id, None)
+        if submitted is not None:
+            self._scheduler.withdraw(request_id)
+            self._send(submitted.request, _unanswered(submitted.request, FinishReason.CANCELLED))
+            return
+        generation = next((g for g in self._generations if g and g.request_id == request_id), None)
+        if generation is not None:
+            self._leave(generation)
+            self._send(generation.request, generation.finished(FinishReason.CANCELLED, self._clock()))
+
+    def _fail_step(self, plan: StepPlan, error: HostError) -> None:
+        """End the requests of a step that failed. Their caches may hold anything, so they are emptied."""
+        slots = [*plan.decode, *([plan.prefill.slot] if plan.prefill else [])]
+        for slot in slots:
+            generation = self._generations[slot]
+            self._runner.sequence(slot).reset()
+            if generation is not None:
+                self._fail(generation, error)
+
+    def _fail(self, generation: Generation, error: BatonError) -> None:
+        self._leave(generation)
+        self._send(generation.request, Failed(request_id=generation.request_id, error=error))
+
+    def _leave(self, generation: Generation) -> None:
+        """The slot keeps its cache for the next prompt that begins alike, and is free for it.
+
+        Before the last event is sent: who gets that event finds the slot free.
+        """
+        slot = generation.slot
+        self._generations[slot] = None
+        if self._scheduler.slots[slot].lent:
+            self._remote.cancel(slot)
+        self._scheduler.finish(slot)
+
+    def _fail_all(self, error: HostError) -> None:
+        for generation in list(self._generations):
+            if generation is not None:
+                self._fail(generation, error)
+
+    def _end_all(self) -> None:
+        """The engine stops: everyone who waits is told."""
+        for generation in list(self._generations):
+            if generation is not None:
+                self._cancel(generation.request_id)
+        self._take_inbox()
+        for request_id in list(self._queued):
+            self._cancel(request_id)
+
+    def _progress(self, slot: int, n_tokens: int, now: float) -> None:
+        generation = self._generations[slot]
+        if generation is not None:
+            self._send(generation.request, generation.processed(n_tokens, now))
+
+    def _send(self, request: Request, event: Event) -> None:
+        try:
+            request.sink(event)
+        except Exception:
+            log.exception("the receiver of %s failed; the request is cancelled", request.request_id)
+            self.cancel(request.request_id)
+
+
+def _unanswered(request: Request, reason: FinishReason) -> Finished:
+    """The end of a request that never had a slot."""
+    return Finished(
+        request_id=request.request_id,
+        reason=reason,
+        text="",
+        stop=None,
+        truncated=False,
+        usage=Usage(prompt_tokens=len(request.tokens), cached_tokens=0, completion_tokens=0),
+        timings=Timings(
+            cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0, queue_ms=0.0, handoff=None
+        ),
+    )

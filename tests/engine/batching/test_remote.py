@@ -1,0 +1,223 @@
+"""The engine loop with a worker: what it takes from it, and what it does when the worker lets it down."""
+
+import pytest
+
+from engine.batching.request import Finished, FinishReason
+from engine.errors import PeerUnreachable, PromptTooLong
+from tests.engine.batching.fakes import Bench
+
+LONG = "the quick brown fox jumps over the lazy dog, " * 4
+N = len(LONG)
+
+
+def alone(prompt=LONG, **asked):
+    return Bench().alone(prompt, **asked)
+
+
+def settled(bench):
+    """No request is in a slot and no memory is lent."""
+    return all(slot.state == "idle" for slot in bench.loop.snapshot().slots)
+
+
+@pytest.mark.parametrize("n_tokens", [2, 7, 8, 9, 10, 33, N])
+def test_remote_and_local_prefill_answer_the_same(n_tokens):
+    with Bench(worker=True, automatic=True) as bench:
+        answer = bench.ask(LONG[:n_tokens], prefill="remote")
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone(LONG[:n_tokens])
+        assert [step for step in bench.model.steps if step.prefill] == []
+
+
+def test_what_the_handoff_moved_is_told():
+    with Bench(worker=True, automatic=True) as bench:
+        handoff = bench.ask(LONG).last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("remote", "long_prompt")
+        assert (handoff.bytes, handoff.overlap, handoff.tail_ms) == (4096, 0.75, 1.5)
+        assert handoff.remote_tokens == N - 1
+
+
+def test_the_answer_begins_at_the_final_commit():
+    with Bench(worker=True) as bench:
+        answer = bench.ask(LONG, max_tokens=3)
+        number = bench.client.wait_asked()
+        while bench.client.asked[number].chunks:
+            bench.client.commit(number)
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone(max_tokens=3)
+        # The figures were not known yet, and the memory is not free yet.
+        assert answer.last.timings.handoff.tail_ms is None
+        assert bench.loop.snapshot().slots[0].state == "releasing"
+        bench.client.finish(number)
+        assert isinstance(bench.ask("x", slot=0).last, Finished)
+
+
+def test_commits_are_progress():
+    with Bench(worker=True) as bench:
+        answer = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        bench.client.commit(number)
+        answer.wait_for(lambda answer: len(answer.events) == 2)
+        assert answer.events[1].processed == 8
+        bench.client.fail(number)
+        bench.client.release(number)
+        assert isinstance(answer.last, Finished)
+
+
+def test_others_decode_while_the_worker_computes():
+    with Bench(worker=True) as bench:
+        remote = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        local = bench.ask("hello", prefill="local", max_tokens=30)
+        assert isinstance(local.last, Finished)
+        for _ in list(bench.client.asked[number].chunks):
+            bench.client.commit(number)
+        bench.client.finish(number)
+        assert isinstance(remote.last, Finished)
+        assert remote.tokens == alone()
+
+
+def test_only_the_missing_suffix_is_asked_for():
+    with Bench(worker=True, automatic=True, n_slots=1) as bench:
+        assert isinstance(bench.ask(LONG[:100], max_tokens=1).last, Finished)
+        answer = bench.ask(LONG)
+        assert answer.last.timings.handoff.prefill == "remote"
+        asked = bench.client.asked[2]
+        assert (asked.first, asked.stop) == (100, N - 1)
+        assert answer.last.usage.cached_tokens == 100
+        assert answer.tokens == alone()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prefill", "reason"),
+    [
+        (LONG, "local", "asked_local"),
+        ("short", "auto", "short_prompt"),
+        ("x", "remote", "nothing_to_prefill"),
+    ],
+)
+def test_what_stays_local_and_why(prompt, prefill, reason):
+    with Bench(worker=True) as bench:
+        handoff = bench.ask(prompt, prefill=prefill).last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("local", reason)
+        assert not bench.client.asked
+        assert bench.loop.snapshot().reasons == {reason: 1}
+
+
+@pytest.mark.parametrize("prefill", ["auto", "remote"])
+def test_without_a_ready_worker_the_prompt_is_prefilled_here(prefill):
+    with Bench(worker=True) as bench:
+        bench.client.ready = False
+        answer = bench.ask(LONG, prefill=prefill)
+        handoff = answer.last.timings.handoff
+        assert (handoff.prefill, handoff.reason, handoff.detail) == (
+            "local",
+            "worker_not_ready",
+            "the worker is away",
+        )
+        assert answer.tokens == alone()
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_a_worker_that_cannot_be_asked_costs_nothing(window):
+    with Bench(worker=True, window=window, n_slots=1) as bench:
+        assert isinstance(bench.ask(LONG[:100], prefill="local").last, Finished)
+        bench.client.refuse = PeerUnreachable("nobody is there")
+        answer = bench.ask(LONG, prefill="remote")
+        assert answer.last.timings.handoff.detail == "nobody is there"
+        assert answer.last.usage.cached_tokens == (0 if window else 100)
+        assert answer.tokens == alone()
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("n_commits", [0, 1, 5, 22])
+def test_a_lost_worker_is_made_up_for_from_the_last_commit(n_commits, window, caplog):
+    with Bench(worker=True, window=window) as bench:
+        answer = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        n_chunks = len(bench.client.asked[number].chunks)
+        assert n_chunks > 22
+        for _ in range(n_commits):
+            bench.client.commit(number)
+        bench.client.commit(number, written_only=True)
+        bench.client.fail(number)
+        bench.client.release(number)
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone()
+        chunks = [step for step in bench.model.steps if step.prefill]
+        assert len(chunks) == (n_chunks if window else n_chunks - n_commits)
+        handoff = answer.last.timings.handoff
+        assert (handoff.prefill, handoff.reason, handoff.detail) == (
+            "local",
+            "peer_lost",
+            "the cable was pulled",
+        )
+        assert bench.loop.snapshot().reasons == {"long_prompt": 1, "peer_lost": 1}
+
+
+def test_nothing_is_written_before_the_memory_is_released(caplog):
+    with Bench(worker=True, n_slots=1) as bench:
+        answer = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        bench.client.fail(number)
+        bench.loop.cancel("nobody")
+        assert bench.model.steps == []
+        bench.client.release(number)
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone()
+
+
+def test_a_cancelled_handoff_frees_the_slot_when_it_is_released():
+    with Bench(worker=True, n_slots=1) as bench:
+        answer = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        bench.client.commit(number)
+        bench.loop.cancel(answer.request_id)
+        assert answer.last.reason is FinishReason.CANCELLED
+        assert bench.client.cancelled.acquire(timeout=5)
+        waiting = bench.ask("hello", prefill="local")
+        assert not waiting.events
+        bench.client.release(number)
+        assert isinstance(waiting.last, Finished)
+        assert waiting.tokens == alone("hello")
+        assert settled(bench)
+
+
+def test_a_failure_after_the_final_commit_changes_nothing():
+    with Bench(worker=True) as bench:
+        bench.model.hold()
+        answer = bench.ask(LONG)
+        number = bench.client.wait_asked()
+        while bench.client.asked[number].chunks:
+            bench.client.commit(number)
+        bench.model.wait_entered()
+        bench.client.fail(number)
+        bench.client.release(number)
+        bench.model.release()
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone()
+        assert answer.last.timings.handoff.prefill == "remote"
+
+
+def test_a_prompt_that_is_too_long_never_reaches_the_worker():
+    with Bench(worker=True, n_ctx=64) as bench:
+        with pytest.raises(PromptTooLong):
+            bench.ask("x" * 64, prefill="remote")
+        assert not bench.client.asked
+
+
+def test_handoffs_of_all_slots_run_side_by_side():
+    with Bench(worker=True, n_slots=3) as bench:
+        prompts = [LONG[n:] for n in (0, 3, 6)]
+        answers = [bench.ask(prompt) for prompt in prompts]
+        for _ in prompts:
+            bench.client.wait_asked()
+        numbers = sorted(bench.client.asked)
+        while any(bench.client.asked[number].chunks for number in numbers):
+            for number in numbers:
+                if bench.client.asked[number].chunks:
+                    bench.client.commit(number)
+        for number in reversed(numbers):
+            bench.client.finish(number)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            assert isinstance(answer.last, Finished)
+            assert answer.tokens == alone(prompt)
