@@ -45,10 +45,11 @@ def own_command() -> list[str]:
     In a bundle `sys.executable` is the app itself, which reads the sub-command before anything else; elsewhere it is
     a Python interpreter that has to be told what to run.
     """
-    if _is_bundled():
+    if is_bundled():
         return [sys.executable]
     return [sys.executable, "-m", "engine"]
 
 
-def _is_bundled() -> bool:
+def is_bundled() -> bool:
+    """Whether this is the app's bundle, whose executable is no Python interpreter."""
     return bool(getattr(sys, "frozen", False)) or "python" not in Path(sys.executable).name.lower()

@@ -1,0 +1,75 @@
+"""Progress on standard error: a bar where a person watches, a line now and then where a log is written."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+# A log gets a line when this much more is done, and one at the end.
+_LINE_SHARE = 0.25
+
+# Jobs that end sooner show nothing.
+_DELAY_S = 0.5
+
+
+class ProgressBar:
+    """Shows one job of `label`; counts are bytes. A context manager, and a `Progress` of the model library."""
+
+    def __init__(self, label: str, *, delay_s: float = 0.0) -> None:
+        self._label = label
+        self._shown_after = time.monotonic() + delay_s
+        self._is_terminal = sys.stderr.isatty()
+        self._bar: Any = None
+        self._next_share = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def note(self, sentence: str) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        print(f"{self._label}: {sentence}", file=sys.stderr, flush=True)
+
+    def advance(self, done: int, total: int) -> None:
+        if time.monotonic() < self._shown_after:
+            return
+        if self._is_terminal:
+            self._draw(done, total)
+        else:
+            self._log(done, total)
+
+    def _draw(self, done: int, total: int) -> None:
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                desc=self._label,
+                total=total,
+                initial=done,
+                unit="B",
+                unit_scale=True,
+                dynamic_ncols=True,
+                leave=False,
+            )
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def _log(self, done: int, total: int) -> None:
+        share = done / total if total else 1.0
+        if share < self._next_share:
+            return
+        print(f"{self._label}: {share:.0%} of {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
+        self._next_share = (share // _LINE_SHARE + 1) * _LINE_SHARE
+
+
+def loading_bar(label: str) -> ProgressBar:
+    """A bar that appears only when the job takes long enough to be watched."""
+    return ProgressBar(label, delay_s=_DELAY_S)
