@@ -59,7 +59,7 @@ class _Offset:
 def _file_digest(path: Path, cache_dir: Path, report: Callable[[int], None] | None) -> bytes:
     path = path.resolve()
     stat = _stat(path)
-    identity = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    identity: dict[str, str | int] = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
     entry = cache_dir / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
     digest = _cached(entry, identity)
     if digest is None:
