@@ -26,8 +26,6 @@ READ_TIMEOUT_S = 30.0
 # Tries in a row that bring no new byte before the source is given up.
 MAX_FRUITLESS_TRIES = 3
 
-_BLOCK_BYTES = 1 << 20
-
 
 class HubFile:
     """A file on the hub: `size_bytes`, and the `sha256` to expect, which is the catalogue's where it states one."""
@@ -73,7 +71,8 @@ class HubFile:
             if response.status_code != httpx.codes.PARTIAL_CONTENT:
                 have = 0
             with partial.open("ab" if have else "wb") as file:
-                for block in response.iter_raw(_BLOCK_BYTES):
+                # as they come: blocks of one size would be lost in part when the connection breaks
+                for block in response.iter_raw():
                     file.write(block)
                     have += len(block)
                     progress.advance(have, self.size_bytes)

