@@ -1,0 +1,73 @@
+# Baton from a fresh checkout: needs make and Python 3.11 or newer, and sets up the rest in .venv by itself.
+
+BATON := .venv/bin/baton
+PY := .venv/bin/python
+
+# The index of another build of PyTorch, for example one without CUDA; empty takes the default one.
+TORCH_INDEX ?=
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+# What `make bench` measures.
+MODEL ?= qwen2.5-coder-0.5b
+
+.PHONY: help demo test lint soak models bench peer clean
+
+help:
+	@echo "make demo    two engines on this computer answer one question"
+	@echo "make test    format, lint, import rules, types and tests"
+	@echo "make soak    the long tests: fuzzing, kills, endurance"
+	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
+	@echo "make bench   speed, quality and handoff of MODEL ($(MODEL)), beside llama.cpp after make peer"
+	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
+	@echo "make clean   remove what was built here; models stay in the user's cache"
+
+demo: .venv/ready
+	@$(BATON) demo
+
+test: lint
+	$(BATON) models get smollm2-135m
+	$(PY) -m pytest
+
+lint: .venv/ready-dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	.venv/bin/lint-imports --no-logo
+	$(PY) -m mypy
+
+soak: .venv/ready-dev
+	$(BATON) models get smollm2-135m
+	$(PY) -m pytest -m soak
+
+models: .venv/ready
+	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \
+		$(BATON) models get $$name || exit; done
+
+bench: .venv/ready
+	$(BATON) bench speed --model $(MODEL)
+	$(BATON) bench quality --model $(MODEL)
+	$(BATON) bench handoff
+
+peer: .venv/ready
+	sh installers/prepare.sh compiler
+	CMAKE_ARGS="-DGGML_NATIVE=ON" $(PIP_INSTALL) --no-binary llama-cpp-python --editable '.[peer]'
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find app engine resources tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that the environment has what these files ask for.
+.venv/ready: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing Baton into .venv"
+	@$(PIP_INSTALL) --editable .
+	@sh installers/prepare.sh libraries
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	@echo "Installing the tools of development into .venv"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+.venv/bin/python:
+	@sh installers/prepare.sh venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --constraint constraints.txt pip
