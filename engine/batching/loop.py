@@ -22,6 +22,7 @@ from engine.batching.runner import Runner
 from engine.batching.sampler import Sampled, Sampler
 from engine.batching.scheduler import DEFAULT_CHUNK_TOKENS, Assignment, Scheduler, StepPlan, Waiting
 from engine.batching.slot import SlotState
+from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
 from engine.cache.sequence import SequencePool
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
@@ -30,30 +31,6 @@ from engine.handoff.route import MIN_REMOTE_TOKENS
 from engine.models.base import Model
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotSnapshot:
-    """What one slot is doing; counts in tokens."""
-
-    slot: int
-    state: str
-    request_id: str | None
-    n_ctx: int
-    n_cached: int
-    n_prompt: int
-    n_processed: int
-    n_generated: int
-    prefill: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopSnapshot:
-    """The queue and all slots, and how often each reason for a prefill's place was given since the start."""
-
-    slots: tuple[SlotSnapshot, ...]
-    n_queued: int
-    reasons: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,12 +43,10 @@ class Runner:
         if plan.prefill is not None:
             chunk = plan.prefill
             tokens = _at(generations, chunk.slot).tokens[chunk.first : chunk.stop]
-            prefill.append(Segment(sequence=self.sequence(chunk.slot), tokens=tokens, wants_logits=False))
+            prefill.append(Segment(sequence=self.sequence(chunk.slot), tokens=tokens, n_logits=0))
         decoding = [_at(generations, slot) for slot in plan.decode]
         decode = [
-            Segment(
-                sequence=self.sequence(generation.slot), tokens=[generation.next_token], wants_logits=True
-            )
+            Segment(sequence=self.sequence(generation.slot), tokens=[generation.next_token], n_logits=1)
             for generation in decoding
         ]
         try:

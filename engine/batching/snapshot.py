@@ -1,0 +1,32 @@
+"""What an engine loop tells of itself when asked: plain numbers, for status pages. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSnapshot:
+    """What one slot is doing; counts in tokens. `n_cached` are held in its cache, `n_processed` are of the prompt's.
+
+    `prefill` is "remote" or "local" while a request is in the slot.
+    """
+
+    slot: int
+    state: str
+    request_id: str | None
+    n_ctx: int
+    n_cached: int
+    n_prompt: int
+    n_processed: int
+    n_generated: int
+    prefill: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSnapshot:
+    """The queue and all slots, and how often each reason for a prefill's place was given since the start."""
+
+    slots: tuple[SlotSnapshot, ...]
+    n_queued: int
+    reasons: dict[str, int]

@@ -1,0 +1,88 @@
+"""What can be asked about the endpoint itself: health, models, slots. Never what anyone's prompt says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.batching.snapshot import SlotSnapshot
+from engine.errors import HostError
+from engine.server.backend import Backend, ModelInfo
+from engine.server.errors import Refused, error_response, loading
+from engine.server.json import JSONResponse
+
+
+async def health(request: Request) -> Response:
+    """200 when requests are answered; 503 while the model is loading; 500 when the engine has ended."""
+    backend: Backend | None = request.app.state.backend
+    if backend is None:
+        return error_response(loading())
+    if not backend.engine.is_alive:
+        return error_response(HostError("the engine has stopped: restart Baton"))
+    return JSONResponse({"status": "ok"})
+
+
+async def models(request: Request) -> Response:
+    """OpenAI's list, with llama-server's `meta`."""
+    return JSONResponse({"object": "list", "data": [_model(_loaded(request))]})
+
+
+async def model(request: Request) -> Response:
+    backend = _loaded(request)
+    name = request.path_params["model"]
+    if name != backend.model.model_id:
+        return error_response(
+            Refused(f"no model is called {name!r} here", status=404, kind="invalid_request_error")
+        )
+    return JSONResponse(_model(backend))
+
+
+async def slots(request: Request) -> Response:
+    """llama-server's list of slots; with `fail_on_no_slot` 503 when none is free."""
+    snapshot = _loaded(request).engine.snapshot()
+    if request.query_params.get("fail_on_no_slot") not in (None, "", "0") and not any(
+        slot.request_id is None for slot in snapshot.slots
+    ):
+        return error_response(Refused("no slot is free", status=503, kind="unavailable_error"))
+    return JSONResponse([_slot(slot) for slot in snapshot.slots])
+
+
+def _loaded(request: Request) -> Backend:
+    backend: Backend | None = request.app.state.backend
+    if backend is None:
+        raise loading()
+    return backend
+
+
+def _model(backend: Backend) -> dict[str, Any]:
+    info: ModelInfo = backend.model
+    return {
+        "id": info.model_id,
+        "object": "model",
+        "created": info.created,
+        "owned_by": "baton",
+        "meta": {
+            "n_ctx": backend.engine.n_ctx,
+            "n_ctx_train": info.n_ctx_train,
+            "n_vocab": info.n_vocab,
+            "n_params": info.n_params,
+            "size": info.size_bytes,
+        },
+    }
+
+
+def _slot(slot: SlotSnapshot) -> dict[str, Any]:
+    return {
+        "id": slot.slot,
+        "id_task": slot.request_id,
+        "n_ctx": slot.n_ctx,
+        "is_processing": slot.state != "idle",
+        "state": slot.state,
+        "n_cached_tokens": slot.n_cached,
+        "n_prompt_tokens": slot.n_prompt,
+        "n_prompt_tokens_processed": slot.n_processed,
+        "n_decoded": slot.n_generated,
+        "prefill": slot.prefill,
+    }
