@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from engine.cli.lifetime import end_cleanly_on_sigterm
 from engine.errors import BatonError, UserError
 
 EXIT_FAILED = 1
@@ -54,6 +55,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` are the words after the program's name. Returns the exit status, never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
+    end_cleanly_on_sigterm()
     try:
         status = _run(words)
         sys.stdout.flush()

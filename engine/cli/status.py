@@ -1,0 +1,68 @@
+"""`baton status`: the endpoint's health and slots, and every engine that runs on this computer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from engine.config import HOST, PORT, add_flags
+from engine.errors import BatonError
+from engine.node.endpoint import Endpoint, NoEndpoint
+from engine.node.running import list_running
+
+EXAMPLE = """\
+  baton status
+  baton status --port 8080 --json
+"""
+
+# An endpoint on this computer that does not answer within this is not well.
+_TIMEOUT_S = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, [HOST, PORT])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when the endpoint answers, 1 when it does not."""
+    endpoint = _ask(Endpoint(args.host, args.port))
+    report = {"endpoint": endpoint, "engines": list_running()}
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    return 0 if endpoint["status"] == "ok" else 1
+
+
+def _ask(endpoint: Endpoint) -> dict[str, Any]:
+    """`status` is "ok", "absent", or the endpoint's own sentence on why it cannot answer."""
+    try:
+        health = endpoint.get("/health", timeout_s=_TIMEOUT_S)
+        models = endpoint.get("/v1/models", timeout_s=_TIMEOUT_S)["data"]
+        slots = endpoint.get("/slots", timeout_s=_TIMEOUT_S)
+    except NoEndpoint:
+        return {"url": endpoint.url, "status": "absent", "models": [], "slots": []}
+    except BatonError as error:
+        return {"url": endpoint.url, "status": str(error), "models": [], "slots": []}
+    return {
+        "url": endpoint.url,
+        "status": health.get("status", "unknown"),
+        "models": [model["id"] for model in models],
+        "slots": slots,
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    endpoint = report["endpoint"]
+    if endpoint["status"] == "absent":
+        print(f"endpoint  {endpoint['url']}  nothing answers; start it with: baton serve")
+    else:
+        print(f"endpoint  {endpoint['url']}  {endpoint['status']}  {', '.join(endpoint['models'])}")
+    for slot in endpoint["slots"]:
+        used = f"{slot['n_cached_tokens']} of {slot['n_ctx']} tokens"
+        print(f"  slot {slot['id']}  {slot['state']:<16} {used}")
+    for engine in report["engines"]:
+        where = engine.get("url") or engine.get("address") or ""
+        print(f"{engine['role']:<9} {where}  {engine['model']}  (process {engine['pid']})")
