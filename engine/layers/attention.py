@@ -111,31 +111,26 @@ class SelfAttention:
         ]
         step.wrote(self._layer)
         query = query_key[:, :n_heads].to(seen[0].k.dtype)
-        if last:
-            parts = [
-                self._attend_newest(query[rows.end - 1], visible).unsqueeze(0)
-                for rows, visible in zip(step.rows, seen, strict=True)
-                if rows in step.wanted
-            ]
-            if not parts:
-                return None
-        else:
-            parts = [
-                self._attend(query[rows.begin : rows.end], visible, step)
-                for rows, visible in zip(step.rows, seen, strict=True)
-            ]
+        parts = []
+        for rows, visible in zip(step.rows, seen, strict=True):
+            begin = rows.wanted if last else rows.begin
+            if begin < rows.end:
+                parts.append(self._attend(query[begin : rows.end], visible, step))
+        if not parts:
+            return None
         mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
         return self._out(mixed.flatten(1))
 
     def _attend(self, query: Tensor, seen: Visible, step: Step) -> Tensor:
+        """Rows [T, H, D], the newest of `seen`, which may hold more than a window lets the first of them see."""
         if query.shape[0] == 1:
-            return attend_one(query[0], seen, self._scale).unsqueeze(0)
+            return self._attend_newest(query[0], seen).unsqueeze(0)
         if query.device.type == "cpu" and not self._window:
             return attend_chunk_cpu(query, seen, self._scale, step.block_mask)
         return attend_chunk(query, seen, self._scale, step.mask(seen, query.shape[0], self._window))
 
     def _attend_newest(self, query: Tensor, seen: Visible) -> Tensor:
-        """The last row alone, query [H, D], out of what a whole chunk may look at."""
+        """The newest row alone, query [H, D]."""
         n_seen = seen.k.shape[0]
         if self._window and n_seen > self._window:
             hidden = n_seen - self._window

@@ -16,20 +16,21 @@ from engine.layers.rope import Rope
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Tokens to append to one sequence; `wants_logits` asks for those of the last."""
+    """Tokens to append to one sequence, and of how many of them, counted from the last, logits are wanted."""
 
     sequence: SequenceState
     tokens: list[int]
-    wants_logits: bool = True
+    n_logits: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A segment's place: rows [begin, end) of the step are positions from `first` on."""
+    """A segment's place: rows [begin, end) of the step are positions from `first` on; logits from `wanted` on."""
 
     sequence: SequenceState
     first: int
     begin: int
+    wanted: int
     end: int
 
 
@@ -46,13 +47,17 @@ class Step:
         begin = 0
         for segment in segments:
             end = begin + len(segment.tokens)
-            first = segment.sequence.length
-            self.rows.append(Rows(sequence=segment.sequence, first=first, begin=begin, end=end))
+            self.rows.append(
+                Rows(
+                    sequence=segment.sequence,
+                    first=segment.sequence.length,
+                    begin=begin,
+                    wanted=max(begin, end - segment.n_logits),
+                    end=end,
+                )
+            )
             begin = end
         self.n_rows = begin
-        self.wanted = [
-            rows for rows, segment in zip(self.rows, segments, strict=True) if segment.wants_logits
-        ]
         self._on_layer = on_layer
         self._device = device
         self._factors: dict[int, Tensor] = {}
@@ -60,8 +65,8 @@ class Step:
         self._masks: dict[tuple[int, int, int, int], Tensor | None] = {}
 
     def wanted_rows(self) -> list[int]:
-        """The rows whose logits are wanted: the last of their segments."""
-        return [rows.end - 1 for rows in self.wanted]
+        """The rows whose logits are wanted: the last ones of their segments."""
+        return [row for rows in self.rows for row in range(rows.wanted, rows.end)]
 
     def factors(self, rope: Rope) -> Tensor:
         """Rotary factors of all rows, made once for each kind of rope."""

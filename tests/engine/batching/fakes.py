@@ -155,7 +155,7 @@ class FakeModel:
         chunk = None
         if prefill:
             (segment,) = prefill
-            assert not segment.wants_logits
+            assert segment.n_logits == 0
             first = segment.sequence.length
             chunk = (segment.sequence.slot, first, first + len(segment.tokens))
         step = Step(prefill=chunk, decode=[segment.sequence.slot for segment in decode])
