@@ -6,6 +6,7 @@ requests, slots or sampling.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,12 +16,15 @@ from torch import Tensor
 
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.device import Device
-from engine.errors import ModelFileError, OutOfMemory, UnsupportedModel
+from engine.errors import InvalidRequest, ModelFileError, OutOfMemory, PromptTooLong, UnsupportedModel
 from engine.gguf.metadata import Metadata
 from engine.layers.linear import Linear
 from engine.layers.norm import RMSNorm
 from engine.layers.step import Segment, Step
 from engine.layers.weights import Embedding, WeightLoader
+
+# The deepest model in use has 126; a file that claims millions would only cost memory.
+MAX_LAYERS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +119,14 @@ class Model:
         decode: list[Segment],
         on_layer: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Append every segment's tokens to its sequence; logits float32 [wanted, V], prefill's first.
+        """Append every segment's tokens to its sequence; the wanted rows' logits, float32 [n, V], prefill's first.
 
         Decode segments have one token each. `on_layer(l)` is called in the order of layers when layer l's K and V of
-        all prefill segments are in the cache. On an error no sequence has changed its length.
+        all prefill segments are in the cache. On an error no sequence has changed its length. Raises InvalidRequest for
+        a token that is not in the vocabulary and PromptTooLong for one that the cache has no room for, before anything
+        is computed.
         """
+        self._check((*prefill, *decode))
         parts = []
         with torch.inference_mode():
             try:
@@ -138,6 +145,18 @@ class Model:
         if not logits:
             return torch.empty(0, self.spec.n_vocab)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _check(self, segments: tuple[Segment, ...]) -> None:
+        for segment in segments:
+            for token in (min(segment.tokens), max(segment.tokens)):
+                if not 0 <= token < self.spec.n_vocab:
+                    raise InvalidRequest(
+                        f"there is no token {token}: the model's tokens are 0 to {self.spec.n_vocab - 1}",
+                        param="prompt",
+                    )
+            n_tokens, n_ctx = segment.sequence.length + len(segment.tokens), segment.sequence.n_ctx
+            if n_tokens > n_ctx:
+                raise PromptTooLong(n_prompt_tokens=n_tokens, n_ctx=n_ctx)
 
     def _run(
         self, segments: list[Segment], many_rows: bool, on_layer: Callable[[int], None] | None
@@ -173,9 +192,12 @@ def read_spec(metadata: Metadata, architecture: str, *, window: int = 0, period:
     d_model = metadata.integer(key("embedding_length"))
     n_heads = metadata.integer(key("attention.head_count"))
     n_kv_heads = metadata.integer(key("attention.head_count_kv"), n_heads)
-    if min(n_layers, d_model, n_heads, n_kv_heads) < 1 or n_heads % n_kv_heads:
+    context_length = metadata.integer(key("context_length"))
+    positive = min(d_model, n_heads, n_kv_heads, context_length) >= 1 and 1 <= n_layers <= MAX_LAYERS
+    if not positive or n_heads % n_kv_heads or window < 0:
         raise ModelFileError(
-            f"the model's measures do not fit each other ({n_layers} layers, {n_heads} heads over {n_kv_heads}): "
+            f"the model's measures do not fit each other ({n_layers} layers of {d_model}, {n_heads} heads over "
+            f"{n_kv_heads}, context {context_length}): "
             "download it again, or convert it anew"
         )
     head_dim = metadata.integer(key("attention.key_length"), d_model // n_heads)
@@ -187,6 +209,12 @@ def read_spec(metadata: Metadata, architecture: str, *, window: int = 0, period:
     if metadata.integer(key("attention.value_length"), head_dim) != head_dim:
         raise UnsupportedModel(
             f"{architecture}: heads whose keys and values differ in size are not known yet"
+        )
+    base = metadata.number(key("rope.freq_base"), 10000.0)
+    eps = metadata.number(key("attention.layer_norm_rms_epsilon"), 1e-6)
+    if not 0 < base < math.inf or not 0 <= eps < 1:
+        raise ModelFileError(
+            f"the model has a rope base of {base} and a norm epsilon of {eps}: it is damaged"
         )
     attention = LayerSpec(
         kind=LayerKind.ATTENTION, n_kv_heads=n_kv_heads, k_head_dim=head_dim, v_head_dim=head_dim
@@ -203,10 +231,10 @@ def read_spec(metadata: Metadata, architecture: str, *, window: int = 0, period:
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         n_vocab=len(metadata.strings("tokenizer.ggml.tokens")),
-        context_length=metadata.integer(key("context_length")),
-        eps=metadata.number(key("attention.layer_norm_rms_epsilon"), 1e-6),
+        context_length=context_length,
+        eps=eps,
         rope=RopeSpec(
-            base=metadata.number(key("rope.freq_base"), 10000.0),
+            base=base,
             n_rotated=n_rotated,
             scale=_rope_scale(metadata, architecture),
         ),

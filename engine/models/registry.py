@@ -15,6 +15,7 @@ from engine.gguf.reader import GGUFFile
 from engine.layers.weights import Form, WeightLoader
 from engine.models import gemma3, llama, qwen2, qwen3
 from engine.models.base import Model, ModelSpec, Stack
+from engine.models.shapes import check_shapes
 
 FAMILIES: dict[str, ModuleType] = {module.ARCHITECTURE: module for module in (llama, qwen2, qwen3, gemma3)}
 
@@ -58,6 +59,7 @@ def load_model(
     device = choose_device(device) if isinstance(device, str) else device
     family = _family(file)
     spec = family.spec(file.metadata)
+    check_shapes(file, spec)
     forms = _forms(file, device, weights)
     progress = _Counter(on_progress, file, n_forms=1 if forms[True] is forms[False] else prefill + decode)
 
