@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,11 +25,13 @@ from engine.batching.scheduler import DEFAULT_CHUNK_TOKENS, Assignment, Schedule
 from engine.batching.slot import SlotState
 from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
-from engine.cache.sequence import SequencePool
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
 from engine.handoff import prefill_client as handoff
 from engine.handoff.route import MIN_REMOTE_TOKENS
-from engine.models.base import Model
+
+if TYPE_CHECKING:
+    from engine.cache.sequence import SequencePool
+    from engine.models.base import Model
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.batching.request import Request
-from engine.cache.sequence import SequenceState
 from engine.cache.spec import Landing
 from engine.errors import PeerError
 from engine.handoff.prefill_client import ClientEvent, ClientStatus, Finished, Released
 from engine.handoff.route import Decision, RouteReason, choose
+
+if TYPE_CHECKING:
+    from engine.cache.sequence import SequenceState
 
 
 class PrefillClient(Protocol):

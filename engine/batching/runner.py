@@ -6,16 +6,19 @@ The only file of this folder that knows the model and its cache. Knows no queue,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.batching.generation import Generation
 from engine.batching.sampler import Sampled, sample_rows
 from engine.batching.scheduler import StepPlan
-from engine.cache.sequence import SequencePool, SequenceState
 from engine.errors import BatonError, HostError, OutOfMemory
 from engine.layers.step import Segment
-from engine.models.base import Model
+
+if TYPE_CHECKING:
+    from engine.cache.sequence import SequencePool, SequenceState
+    from engine.models.base import Model
 
 
 class Runner:

@@ -55,7 +55,7 @@ class Shape(Protocol):
 
     def part(self, choice: Choice) -> dict[str, Any]: ...
 
-    def closing(self, choice: Choice) -> dict[str, Any] | None: ...
+    def closing(self, choice: Choice) -> dict[str, Any]: ...
 
 
 class ChatShape:
@@ -86,7 +86,7 @@ class ChatShape:
             chunk["logprobs"] = self._logprobs(choice)
         return chunk
 
-    def closing(self, choice: Choice) -> dict[str, Any] | None:
+    def closing(self, choice: Choice) -> dict[str, Any]:
         """The last chunk holds no text, only why the answer ended."""
         return self._chunk(choice.index, {}) | {"finish_reason": _reason(choice)}
 
@@ -134,7 +134,7 @@ class CompletionShape:
             "finish_reason": None,
         }
 
-    def closing(self, choice: Choice) -> dict[str, Any] | None:
+    def closing(self, choice: Choice) -> dict[str, Any]:
         return {"index": choice.index, "text": "", "logprobs": None, "finish_reason": _reason(choice)}
 
     def _logprobs(self, choice: Choice) -> dict[str, Any] | None:

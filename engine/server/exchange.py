@@ -193,19 +193,22 @@ class Exchange:
         await json.JSONResponse(self._whole())(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the first news or sign of life an error is an HTTP status, after it an event of the stream."""
+        """Until something has been sent an error is an HTTP status, after it an event of the stream."""
         started = False
+        parts: list[bytes] = []
         try:
             while any(choice.finished is None for choice in self._choices):
-                parts = [part for news in await self._take() for part in self._parts_of(news)]
+                for news in await self._take():
+                    parts.extend(self._parts_of(news))
                 if parts:
                     started = await self._send_parts(send, parts, started)
+                    parts = []
             await self._send_parts(send, [*self._usage_parts(), _DONE], started, last=True)
         except BatonError as error:
-            if not started:
-                await error_response(error)(scope, receive, send)
+            if started:
+                await self._send_parts(send, [*parts, _sse(error_body(error))], started, last=True)
             else:
-                await self._send_parts(send, [_sse(error_body(error))], started, last=True)
+                await error_response(error)(scope, receive, send)
 
     async def _take(self) -> list[_News | _Notice]:
         items = await self._inbox.take()

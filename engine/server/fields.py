@@ -19,10 +19,14 @@ class Fields:
         """Whatever is there, or None."""
         return self._content.get(name)
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str, default: str) -> str:
+        value = self.optional_text(name)
+        return default if value is None else value
+
+    def optional_text(self, name: str) -> str | None:
         value = self.raw(name)
         if value is None:
-            return default
+            return None
         if not isinstance(value, str):
             raise self.wrong(name, "a string", value)
         return value
@@ -35,10 +39,14 @@ class Fields:
             raise self.wrong(name, "true or false", value)
         return value
 
-    def integer(self, name: str, default: int | None = None) -> int | None:
+    def integer(self, name: str, default: int) -> int:
+        value = self.optional_integer(name)
+        return default if value is None else value
+
+    def optional_integer(self, name: str) -> int | None:
         value = self.raw(name)
         if value is None:
-            return default
+            return None
         if isinstance(value, float) and value.is_integer():
             return int(value)
         if isinstance(value, bool) or not isinstance(value, int):

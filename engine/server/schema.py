@@ -59,18 +59,18 @@ def parse_completion(content: Mapping[str, Any]) -> CompletionAsk:
     _refuse(fields, "suffix", "text after the answer is not supported")
     if fields.flag("echo", False):
         raise InvalidRequest("echo is not supported: the answer holds only what was generated", param="echo")
-    if (fields.integer("best_of") or 1) > 1:
+    if fields.integer("best_of", 1) > 1:
         raise InvalidRequest("best_of is not supported: use n", param="best_of")
     prompts = _prompts(fields)
     return CompletionAsk(
-        prompts=prompts, **_common(fields, len(prompts), top_logprobs=fields.integer("logprobs"))
+        prompts=prompts, **_common(fields, len(prompts), top_logprobs=fields.optional_integer("logprobs"))
     )
 
 
 def parse_chat(content: Mapping[str, Any]) -> ChatAsk:
     """Body of /v1/chat/completions. Raises InvalidRequest."""
     fields = Fields(content)
-    top_logprobs = fields.integer("top_logprobs")
+    top_logprobs = fields.optional_integer("top_logprobs")
     if not fields.flag("logprobs", False):
         if top_logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
@@ -88,7 +88,7 @@ def parse_chat(content: Mapping[str, Any]) -> ChatAsk:
 
 def _common(fields: Fields, n_prompts: int, *, top_logprobs: int | None) -> dict[str, Any]:
     _refuse_structure(fields)
-    n = fields.integer("n", 1) or 0
+    n = fields.integer("n", 1)
     if not 1 <= n * n_prompts <= MAX_CHOICES:
         raise InvalidRequest(
             f"n is {n} for {n_prompts} prompt(s): 1 to {MAX_CHOICES} answers are allowed", param="n"
@@ -98,7 +98,7 @@ def _common(fields: Fields, n_prompts: int, *, top_logprobs: int | None) -> dict
         raise InvalidRequest("return_tokens works with one answer only", param="return_tokens")
     options = Fields(fields.object("stream_options"), inside="stream_options")
     return {
-        "model": fields.text("model"),
+        "model": fields.optional_text("model"),
         "sampling": _sampling(fields, top_logprobs),
         "prefill": _prefill(fields),
         "n": n,
@@ -112,15 +112,15 @@ def _common(fields: Fields, n_prompts: int, *, top_logprobs: int | None) -> dict
 
 def _sampling(fields: Fields, top_logprobs: int | None) -> SamplingParams:
     defaults = SamplingParams()
-    seed = fields.integer("seed")
+    seed = fields.optional_integer("seed")
     return SamplingParams(
         temperature=fields.number("temperature", defaults.temperature),
-        top_k=max(0, fields.integer("top_k", defaults.top_k) or 0),
+        top_k=max(0, fields.integer("top_k", defaults.top_k)),
         top_p=fields.number("top_p", defaults.top_p),
         min_p=fields.number("min_p", defaults.min_p),
         typical_p=fields.number("typical_p", defaults.typical_p),
         repeat_penalty=fields.number("repeat_penalty", defaults.repeat_penalty),
-        repeat_last_n=_integer(fields, "repeat_last_n", defaults.repeat_last_n),
+        repeat_last_n=fields.integer("repeat_last_n", defaults.repeat_last_n),
         presence_penalty=fields.number("presence_penalty", defaults.presence_penalty),
         frequency_penalty=fields.number("frequency_penalty", defaults.frequency_penalty),
         logit_bias=_logit_bias(fields),
@@ -133,15 +133,10 @@ def _sampling(fields: Fields, top_logprobs: int | None) -> SamplingParams:
     )
 
 
-def _integer(fields: Fields, name: str, default: int) -> int:
-    value = fields.integer(name)
-    return default if value is None else value
-
-
 def _max_tokens(fields: Fields) -> int | None:
     """The first of the names in use; -1 is no limit."""
     for name in ("max_completion_tokens", "max_tokens", "n_predict"):
-        value = fields.integer(name)
+        value = fields.optional_integer(name)
         if value is not None:
             if value < -1:
                 raise InvalidRequest(
@@ -243,7 +238,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest(f"{where} must be an object with a role and a content", param=where)
     fields = Fields(message, inside=where)
-    if fields.text("role") is None:
+    if fields.optional_text("role") is None:
         raise InvalidRequest(f"{where} has no role", param=f"{where}.role")
     fields.items("tool_calls")
     return message | {"content": _content(fields)}
