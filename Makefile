@@ -5,7 +5,7 @@ PY := .venv/bin/python
 
 # The index of another build of PyTorch, for example one without CUDA; empty takes the default one.
 TORCH_INDEX ?=
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # What `make bench` measures.
@@ -70,4 +70,4 @@ clean:
 
 .venv/bin/python:
 	@sh installers/prepare.sh venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --constraint constraints.txt pip
+	@$(PY) -m pip install -qq --disable-pip-version-check --upgrade --constraint constraints.txt pip

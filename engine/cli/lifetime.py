@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells have it
 
 
-def end_cleanly_on_sigterm() -> None:
-    """Make SIGTERM unwind the main thread like Ctrl-C does, so that what was opened is put away."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _exit)
+@contextlib.contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM unwinds the main thread like Ctrl-C does, so that what was opened is put away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def add_lifetime_flags(parser: argparse.ArgumentParser) -> None:

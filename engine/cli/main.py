@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from engine.cli.lifetime import end_cleanly_on_sigterm
+from engine.cli.lifetime import unwinding_on_sigterm
 from engine.errors import BatonError, UserError
 
 EXIT_FAILED = 1
@@ -55,9 +55,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` are the words after the program's name. Returns the exit status, never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
-    end_cleanly_on_sigterm()
     try:
-        status = _run(words)
+        with unwinding_on_sigterm():
+            status = _run(words)
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except SystemExit as end:  # argparse's, or SIGTERM's
+        return end.code if isinstance(end.code, int) else EXIT_USAGE
     except BrokenPipeError:
         # Python flushes stdout once more at its end, and would complain then
         with contextlib.suppress(OSError):

@@ -1,0 +1,195 @@
+"""`baton demo`: two engines on this computer, joined over TLS as two computers would be, answer one question.
+
+One is `baton worker`, the other `baton serve`; this process starts both, asks, shows what happened, and ends them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.cli.answer import Answer
+from engine.cli.children import Child
+from engine.cli.progress import ProgressBar
+from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
+from engine.node.endpoint import Endpoint
+from engine.node.library import Library
+
+EXAMPLE = """\
+  baton demo
+  baton demo --model qwen2.5-coder-0.5b
+  baton demo --json
+  baton demo --keep
+"""
+
+# Loading a model of the catalogue takes seconds; a slow disk gets its time.
+_START_TIMEOUT_S = 300.0
+_CONNECT_TIMEOUT_S = 30.0
+
+_MAX_TOKENS = 96
+_CTX = 2048
+
+# Long enough for several hundred tokens, so that prefilling it elsewhere is worth a handoff.
+_TEXT = """\
+In a relay race four runners share one distance. Each of them runs one leg, and each but the last hands a baton to the \
+next. The baton is a smooth, hollow tube, about thirty centimetres long, and it must be carried in the hand from the \
+start to the finish. If a runner drops it, the same runner has to pick it up. A team that finishes without its baton \
+has not finished at all.
+
+The handover is the heart of the race. It may only happen inside a marked zone of the track. The runner who waits \
+does not stand still: she begins to run before the baton arrives, looking ahead, with one hand stretched out behind \
+her. If she starts too late, the team loses speed, because the one who comes must brake. If she starts too early, the \
+baton never reaches her inside the zone, and the team is disqualified. In a good handover the baton hardly slows down: \
+both runners move at full speed for a moment, and the tube changes hands while they do.
+
+This is why a team of four good runners who have trained together can beat four faster ones who have not. The time of \
+a relay team is often shorter than the sum of the four runners' best times, since three of them get a flying start. \
+Coaches therefore choose the order with care. The first runner has to be quick out of the blocks. The second and the \
+third must be safe with the baton, because they take it and pass it on. The last one must be able to keep calm when \
+others are close, and to hold her speed until the line.
+
+The same idea is used far away from the track. When a task has two parts that ask for different strengths, it can be \
+given to two who are each good at one of them, as long as the handover between them costs less than it saves. What \
+has been done must be passed on whole, and it should arrive while the first is still at work, so that the second never \
+has to wait.
+"""
+_QUESTION = "What is the most important moment of a relay race, and why?"
+_PROMPT = f"Read this text.\n\n{_TEXT}\n{_QUESTION}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, [MODEL, WEIGHTS, DEVICE, THREADS])
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the endpoint running until Ctrl-C, and say where"
+    )
+    parser.add_argument(
+        "--port", type=PORT.parse, default=0, metavar="PORT", help="of the endpoint (default: a free one)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    with ProgressBar(args.model) as progress:
+        path = Library().resolve(args.model, progress)
+    with _two_engines(args, path) as pair:
+        _say(args, f"\n{_QUESTION}\n")
+        answer = _ask(pair.endpoint, path, quiet=args.json)
+        report = answer.report()
+        if args.json:
+            print(json.dumps(report), flush=True)
+        else:
+            print(f"\n\n{_table(report, answer.reason)}")
+        if args.keep:
+            _keep(args, pair)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """The two engines while they run."""
+
+    worker: Child
+    decoder: Child
+    endpoint: Endpoint
+
+
+@contextlib.contextmanager
+def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
+    from engine.node.identity import load_or_create
+
+    with tempfile.TemporaryDirectory(prefix="baton-demo-") as name:
+        folder = Path(name)
+        worker_id, decoder_id = load_or_create(folder / "worker"), load_or_create(folder / "decoder")
+        common = ["--model", str(path), "--weights", args.weights, "--device", args.device]
+        common += ["--ctx", str(_CTX), "--slots", "1", "--threads", str(args.threads or _threads())]
+        _say(args, f"Two engines on this computer, each with {path.name}:")
+        worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
+        worker_words += ["--trust", decoder_id.fingerprint, *common]
+        with Child("worker", worker_words, folder / "worker.log") as worker:
+            address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=_START_TIMEOUT_S)['port']}"
+            _say(args, f"  the worker, which prefills the prompt (process {worker.pid})")
+            decoder_words = ["serve", "--port", str(args.port), "--identity", str(folder / "decoder")]
+            decoder_words += ["--peer", address, "--trust", worker_id.fingerprint, *common]
+            with Child("decoder", decoder_words, folder / "decoder.log") as decoder:
+                port = decoder.wait_for("ready", timeout_s=_START_TIMEOUT_S)["port"]
+                _say(args, f"  the decoder, which writes the answer (process {decoder.pid})")
+                decoder.wait_for("worker", timeout_s=_CONNECT_TIMEOUT_S)
+                _say(args, f"  joined over TLS on {address}")
+                yield _Pair(worker=worker, decoder=decoder, endpoint=Endpoint("127.0.0.1", port))
+
+
+def _ask(endpoint: Endpoint, path: Path, *, quiet: bool) -> Answer:
+    body: dict[str, Any] = {"max_tokens": _MAX_TOKENS, "temperature": 0, "prefill": "remote"}
+    if _has_chat_template(path):
+        body["messages"] = [{"role": "user", "content": _PROMPT}]
+    else:
+        body["prompt"] = f"{_PROMPT}\n\nAnswer:"
+    answer = Answer(endpoint, body, clock=time.perf_counter)
+    for text in answer.texts():
+        if not quiet:
+            print(text, end="", flush=True)
+    return answer
+
+
+def _has_chat_template(path: Path) -> bool:
+    from engine.gguf.reader import GGUFFile
+
+    with GGUFFile.open(path) as file:
+        return "tokenizer.chat_template" in file.metadata
+
+
+def _table(report: dict[str, Any], reason: str) -> str:
+    where = "on the worker" if report["prefill"] == "remote" else f"here: {reason}"
+    rows = [
+        ("prompt prefilled", where),
+        ("prompt", f"{report['prompt_tokens']} tokens"),
+        ("moved", f"{report['handoff_bytes'] / 1e6:.1f} MB"),
+        (
+            "overlap",
+            "none" if report["overlap"] is None else f"{report['overlap']:.1%} arrived during prefill",
+        ),
+        ("tail", "none" if report["tail_ms"] is None else f"{report['tail_ms']:.1f} ms"),
+        (
+            "first token",
+            "none" if report["ttft_ms"] is None else f"{report['ttft_ms']:.0f} ms after the question",
+        ),
+        ("decode", f"{report['decode_tps']:.1f} tok/s"),
+    ]
+    return "\n".join(f"  {name:<18}{value}" for name, value in rows)
+
+
+def _keep(args: argparse.Namespace, pair: _Pair) -> None:
+    """Leave everything running until Ctrl-C, or until one of the two ends."""
+    url = pair.endpoint.url
+    stream = sys.stderr if args.json else sys.stdout
+    body = '{"messages": [{"role": "user", "content": "Say hello."}]}'
+    print(
+        f"\nThe endpoint stays at {url}/v1 until Ctrl-C. Try:\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n"
+        f'  baton chat "Say hello." --port {pair.endpoint.port}',
+        file=stream,
+        flush=True,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            pair.decoder.check()
+            pair.worker.check()
+            time.sleep(1.0)
+
+
+def _threads() -> int:
+    """The two take turns, so each may have every core."""
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _say(args: argparse.Namespace, sentence: str) -> None:
+    print(sentence, file=sys.stderr if args.json else sys.stdout, flush=True)

@@ -1,0 +1,176 @@
+"""`baton serve`: the engine that answers, with its OpenAI endpoint and, where there is one, its worker."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import config
+from engine.cli.lifetime import add_lifetime_flags, watch_stdin
+from engine.cli.log import log_to_stderr
+from engine.cli.progress import ProgressBar, loading_bar
+from engine.errors import UserError
+from engine.node.library import Library
+from engine.node.running import announce
+
+if TYPE_CHECKING:
+    from engine.cli.assemble import DecodeEngine
+
+EXAMPLE = """\
+  baton serve --model smollm2-135m
+  baton serve --model ./model.gguf --port 8080 --slots 2 --ctx 8192
+  baton serve --model qwen2.5-coder-0.5b --peer 192.168.1.20:7118 --trust FINGERPRINT
+"""
+
+SETTINGS = [
+    *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK),
+    *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
+    *(config.WEIGHTS, config.DEVICE, config.THREADS),
+]
+
+# How often the worker is looked at, to say when it comes and goes.
+_WATCH_EVERY_S = 0.1
+
+_LOADER_GRACE_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    config.add_flags(parser, SETTINGS)
+    add_lifetime_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.exit_with_stdin:
+        watch_stdin()
+    _check(args)
+    log_to_stderr()
+    with ProgressBar(args.model) as progress:
+        path = Library().resolve(args.model, progress)
+
+    from engine.server.app import build_loading_app
+    from engine.server.run import HttpServer
+    from engine.server.settings import ServerSettings
+
+    app = build_loading_app(ServerSettings(api_key=_api_key(), check_host=_is_local(args.host)))
+    # the port is bound before the model is loaded: one that is taken is said at once
+    server = HttpServer(app, host=args.host, port=args.port)
+    service = _Service(args, path, server, app)
+    loader = threading.Thread(target=service.load, name="loader", daemon=True)
+    try:
+        server.run(on_ready=lambda port: loader.start())
+    finally:
+        service.close()
+        loader.join(_LOADER_GRACE_S)
+        if loader.is_alive():
+            # a model half loaded: nothing of it can be interrupted, and nothing is worth waiting for
+            os._exit(0)
+    if service.failure is not None:
+        raise service.failure
+    return 0
+
+
+class _Service:
+    """The engine behind the endpoint: loaded on a thread of its own while the endpoint answers that it is loading."""
+
+    def __init__(self, args: argparse.Namespace, path: Path, server: Any, app: Any) -> None:
+        self._args = args
+        self._path = path
+        self._server = server
+        self._app = app
+        self._engine: DecodeEngine | None = None
+        self._closing = threading.Event()
+        self.failure: Exception | None = None
+
+    def load(self) -> None:
+        try:
+            self._load()
+        except Exception as error:  # raised again on the main thread
+            self.failure = error
+            self._server.stop()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _load(self) -> None:
+        from engine.cli.assemble import open_decode_engine
+        from engine.server.app import attach
+
+        with loading_bar(f"loading {self._path.name}") as progress:
+            self._engine = engine = open_decode_engine(self._args, self._path, progress.advance)
+        attach(self._app, engine.backend)
+        note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}
+        with announce(note):
+            self._say_ready(engine)
+            self._watch_worker(engine)
+
+    def _say_ready(self, engine: DecodeEngine) -> None:
+        if self._args.json:
+            _print_event(ready=True, port=self._server.port, fingerprint=engine.fingerprint)
+            return
+        print(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", file=sys.stderr)
+        print(f'Ask it:  baton chat "Hello" --port {self._server.port}', file=sys.stderr)
+        print(f"This computer's fingerprint: {engine.fingerprint}", file=sys.stderr)
+        if engine.client is None:
+            print(
+                "To let another computer prefill for this one, start there\n"
+                f"  baton worker --model {self._args.model} --listen 0.0.0.0:{config.COURIER_PORT} "
+                f"--trust {engine.fingerprint}\n"
+                "and start this one again with --peer THERE:PORT --trust and the fingerprint that it prints",
+                file=sys.stderr,
+            )
+
+    def _watch_worker(self, engine: DecodeEngine) -> None:
+        """Say when the worker comes and goes, until the end."""
+        was_ready = False
+        while not self._closing.wait(_WATCH_EVERY_S):
+            if engine.client is None:
+                self._closing.wait()
+                return
+            status = engine.client.status()
+            if status.ready != was_ready:
+                was_ready = status.ready
+                self._say_worker(status.ready, status.note)
+
+    def _say_worker(self, ready: bool, note: str) -> None:
+        if self._args.json:
+            _print_event(worker=ready, note=note)
+        elif ready:
+            print("The worker is connected: it prefills long prompts", file=sys.stderr)
+        else:
+            print(f"The worker is away ({note}): prompts are prefilled here", file=sys.stderr)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if (args.peer or args.listen) and not args.trust:
+        raise UserError("--trust is missing: it takes the fingerprint that the worker prints when it starts")
+    if args.peer and args.listen:
+        raise UserError(
+            "--peer and --listen exclude each other: one of the two computers calls, the other waits"
+        )
+    if args.trust and not (args.peer or args.listen):
+        raise UserError("--trust needs --peer HOST:PORT, or --listen HOST:PORT for a worker that calls")
+    if not _is_local(args.host) and _api_key() is None:
+        raise UserError(
+            f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that clients must send"
+        )
+
+
+def _api_key() -> str | None:
+    return os.environ.get("BATON_API_KEY") or None
+
+
+def _is_local(host: str) -> bool:
+    from engine.server.run import is_loopback
+
+    return is_loopback(host)
+
+
+def _print_event(**event: Any) -> None:
+    print(json.dumps(event), flush=True)

@@ -1,0 +1,159 @@
+"""`chat` and `status` against a small endpoint on this computer, and the figures of an answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from engine.cli.answer import Answer, telemetry_line
+from engine.cli.main import main
+from engine.errors import HostError
+from engine.node.endpoint import Endpoint
+
+TIMINGS = {
+    "predicted_per_second": 51.26,
+    "handoff": {
+        "prefill": "remote",
+        "bytes": 14_100_000,
+        "overlap": 0.981,
+        "tail_ms": 1.25,
+        "detail": "asked",
+    },
+}
+SLOTS = [{"id": 0, "state": "decode", "n_cached_tokens": 12, "n_ctx": 4096}]
+
+
+class FakeEndpoint(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[dict] = []
+        self.timings: dict | None = TIMINGS
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeEndpoint
+
+    def do_GET(self) -> None:
+        answers = {"/health": {"status": "ok"}, "/v1/models": {"data": [{"id": "tiny"}]}, "/slots": SLOTS}
+        self._send(json.dumps(answers[self.path]).encode())
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        is_chat = self.path == "/v1/chat/completions"
+        chunks = [
+            {"choices": [{"delta": {"content": text}} if is_chat else {"text": text}]}
+            for text in ("", "A ", "race.")
+        ]
+        chunks.append({"choices": [], "usage": {"prompt_tokens": 442}, "timings": self.server.timings})
+        events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+        self._send("".join([*events, "data: [DONE]\n\n"]).encode())
+
+    def _send(self, content: bytes) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEndpoint]:
+    with FakeEndpoint() as fake:
+        thread = threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield fake
+        fake.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.node.running.cache_dir", lambda: tmp_path)
+
+
+def ticking():
+    ticks = iter(range(100))
+    return lambda: next(ticks) / 10
+
+
+def test_an_answer_has_its_text_and_figures(server: FakeEndpoint) -> None:
+    answer = Answer(Endpoint("127.0.0.1", server.server_port), {"messages": []}, clock=ticking())
+    assert list(answer.texts()) == ["A ", "race."]
+    assert answer.report() == {
+        "answer": "A race.",
+        "prefill": "remote",
+        "prompt_tokens": 442,
+        "handoff_bytes": 14_100_000,
+        "overlap": 0.981,
+        "tail_ms": 1.25,
+        "ttft_ms": 100.0,
+        "decode_tps": 51.3,
+    }
+    assert answer.reason == "asked"
+
+
+def test_a_prompt_without_messages_is_completed(server: FakeEndpoint) -> None:
+    answer = Answer(Endpoint("127.0.0.1", server.server_port), {"prompt": "Once"}, clock=ticking())
+    assert list(answer.texts()) == ["A ", "race."]
+
+
+def test_an_endpoint_without_timings_is_not_ours(server: FakeEndpoint) -> None:
+    server.timings = None
+    answer = Answer(Endpoint("127.0.0.1", server.server_port), {"messages": []}, clock=ticking())
+    list(answer.texts())
+    with pytest.raises(HostError, match="timings"):
+        answer.report()
+
+
+def test_a_local_prefill_moves_nothing_and_says_nothing_of_a_tail() -> None:
+    report = {"prefill": "local", "prompt_tokens": 9, "handoff_bytes": 0, "tail_ms": None, "ttft_ms": 80.0}
+    assert (
+        telemetry_line({**report, "decode_tps": 50.0})
+        == "[prefill local, 9 prompt tokens, TTFT 80 ms, 50.0 tok/s]"
+    )
+
+
+def test_chat_shows_the_answer_and_then_the_figures(server: FakeEndpoint, capsys) -> None:
+    assert main(["chat", "What?", "--port", str(server.server_port), "--system", "Be brief."]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "A race.\n\n[prefill remote, 442 prompt tokens, 14.1 MB moved, tail 1.2 ms, TTFT "
+    )
+    assert [message["role"] for message in server.bodies[0]["messages"]] == ["system", "user"]
+
+
+def test_chat_prints_one_object_when_asked_to(server: FakeEndpoint, capsys) -> None:
+    assert main(["chat", "What?", "--port", str(server.server_port), "--json", "--max-tokens", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == "A race."
+    assert server.bodies[0]["max_tokens"] == 5
+
+
+def test_chat_refuses_to_ask_nothing(capsys) -> None:
+    assert main(["chat", " "]) == 2
+    assert "ask something" in capsys.readouterr().err
+
+
+def test_status_lists_models_and_slots(server: FakeEndpoint, capsys) -> None:
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[2:] == ["ok", "tiny"]
+    assert "decode" in lines[1]
+    assert "12 of 4096 tokens" in lines[1]
+
+
+def test_status_without_an_endpoint_says_what_to_start(capsys) -> None:
+    with FakeEndpoint() as closed:
+        port = closed.server_port
+    assert main(["status", "--port", str(port), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["endpoint"]["status"] == "absent"
+    assert report["engines"] == []
+    assert main(["status", "--port", str(port)]) == 1
+    assert "baton serve" in capsys.readouterr().out

@@ -1,0 +1,103 @@
+"""The command line's frame: which command runs, how its errors look, what its exit status is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+
+from engine.cli import main as cli
+from engine.errors import HostError, PeerLost, UserError
+from engine.paths import own_command
+
+VISIBLE = [name for name, command in cli.COMMANDS.items() if not command.hidden]
+
+
+@pytest.fixture
+def run_command(monkeypatch: pytest.MonkeyPatch):
+    """Runs a command `probe` that does what it is given."""
+
+    def run(action) -> int:
+        module = types.ModuleType("probe")
+        module.EXAMPLE = "  baton probe\n"
+        module.add_arguments = lambda parser: parser.add_argument("--number", type=int)
+        module.run = action
+        monkeypatch.setitem(sys.modules, "probe", module)
+        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command(module="probe", help="try something"))
+        return cli.main(["probe"])
+
+    return run
+
+
+def raising(error: BaseException):
+    def action(args):
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(UserError("do it so"), 2), (HostError("no room"), 1), (PeerLost("gone"), 1)],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_one_sentence_and_a_status(run_command, capsys, error: Exception, status: int) -> None:
+    assert run_command(raising(error)) == status
+    assert capsys.readouterr().err == f"baton: {error}\n"
+
+
+def test_ctrl_c_is_quiet(run_command, capsys) -> None:
+    assert run_command(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_sigterm_unwinds_what_runs(run_command) -> None:
+    unwound = []
+
+    def wait_for_the_end(args):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            unwound.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_command(wait_for_the_end) == 143
+    assert unwound
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    with subprocess.Popen(
+        [*own_command(), "models", "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141
+
+
+def test_without_a_command_the_help_is_shown(capsys) -> None:
+    assert cli.main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n    {name}" in printed for name in VISIBLE)
+    assert "courier" not in printed
+
+
+def test_an_unknown_command_is_refused(capsys) -> None:
+    assert cli.main(["juggle"]) == 2
+    assert "juggle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", VISIBLE)
+def test_every_command_has_help_with_an_example(capsys, name: str) -> None:
+    assert cli.main([name, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: baton {name}")
+    assert f"baton {name}" in printed.partition("examples:")[2]
+
+
+def test_a_setting_out_of_range_is_one_sentence(capsys) -> None:
+    assert cli.main(["serve", "--slots", "0"]) == 2
+    assert capsys.readouterr().err == "baton: --slots 0: at least 1 is needed here\n"

@@ -1,0 +1,35 @@
+"""Folders, and how Baton starts itself again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine import paths
+
+
+def test_models_are_in_the_cache_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BATON_MODELS", raising=False)
+    assert paths.models_dir() == paths.cache_dir() / "models"
+    monkeypatch.setenv("BATON_MODELS", "~/elsewhere")
+    assert paths.models_dir() == Path.home() / "elsewhere"
+
+
+def test_all_folders_are_baton_s_own() -> None:
+    for folder in (paths.cache_dir(), paths.config_dir(), paths.data_dir(), paths.log_dir()):
+        assert "baton" in folder.parts
+
+
+def test_own_command_starts_the_command_line() -> None:
+    result = subprocess.run(
+        [*paths.own_command(), "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.startswith("baton ")
+
+
+def test_in_a_bundle_the_executable_needs_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/Applications/Baton.app/Contents/MacOS/Baton")
+    assert paths.own_command() == ["/Applications/Baton.app/Contents/MacOS/Baton"]
