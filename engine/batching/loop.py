@@ -138,7 +138,7 @@ class EngineLoop:
             state=self._scheduler.slots[slot].state.value,
             request_id=generation.request_id if generation else None,
             n_ctx=self.n_ctx,
-            n_cached=self._runner.sequence(slot).length,
+            n_cached=self._runner.held(slot),
             n_prompt=generation.n_prompt if generation else 0,
             n_processed=generation.n_processed if generation else 0,
             n_generated=generation.n_generated if generation else 0,
@@ -180,7 +180,7 @@ class EngineLoop:
         self._wake.clear()
         self._take_inbox()
         self._take_handoffs()
-        while (assignment := self._scheduler.assign(self._runner.reusable)) is not None:
+        while (assignment := self._scheduler.assign(self._runner)) is not None:
             self._begin(assignment)
         plan = self._scheduler.plan()
         if plan is None:

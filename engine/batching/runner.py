@@ -31,6 +31,10 @@ class Runner:
     def sequence(self, slot: int) -> SequenceState:
         return self._pool.sequence(slot)
 
+    def held(self, slot: int) -> int:
+        """How many tokens the slot's cache holds."""
+        return self._pool.sequence(slot).length
+
     def reusable(self, slot: int, tokens: Sequence[int]) -> int:
         """How many first tokens of `tokens` the slot's cache can go on from."""
         return self._pool.sequence(slot).reusable(tokens)

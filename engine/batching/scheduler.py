@@ -8,20 +8,30 @@ rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.batching.chunks import equal_chunks
 from engine.batching.slot import IllegalStep, Slot, SlotState
 
 DEFAULT_CHUNK_TOKENS = 512
 
-# A shared prefix counts only from this share of the prompt on. Every chat of a model begins with the same few
-# tokens: without a floor each new chat would overwrite the newest one instead of the oldest.
-MIN_PREFIX_SHARE = 0.1
+# A cached prefix counts only if it saves this share of the prompt, and if it is either long or most of what the slot
+# holds. All chats of a model begin alike: otherwise each new one would overwrite the newest instead of the oldest.
+MIN_PROMPT_SHARE = 0.1
+MIN_HELD_SHARE = 0.5
+LONG_PREFIX_TOKENS = 64
 
-# (slot, first tokens of the prompt that may be kept) -> how many of them the slot's cache can go on from
-Reusable = Callable[[int, Sequence[int]], int]
+
+class Caches(Protocol):
+    """The caches of all slots, as far as the choice of a slot needs them; counts in tokens."""
+
+    def held(self, slot: int) -> int:
+        """How many tokens the slot holds."""
+
+    def reusable(self, slot: int, tokens: Sequence[int]) -> int:
+        """How many first tokens of `tokens` the slot's cache can go on from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +100,7 @@ class Scheduler:
                 return True
         return False
 
-    def assign(self, reusable: Reusable) -> Assignment | None:
+    def assign(self, caches: Caches) -> Assignment | None:
         """Give the oldest request that can have one a slot, still idle until `begin` is called; None when none can.
 
         First come, first served, but a request pinned to a busy slot lets others pass.
@@ -103,7 +113,7 @@ class Scheduler:
                 idle = [slot for slot in idle if slot.index == waiting.slot]
             if idle:
                 self._queue.remove(waiting)
-                return self._pick(waiting, idle, reusable)
+                return self._pick(waiting, idle, caches)
         return None
 
     def begin(self, slot: int, request_id: str, *, remote: bool, start: int, stop: int) -> None:
@@ -173,16 +183,22 @@ class Scheduler:
             return None
         return StepPlan(prefill=chunk, decode=decode)
 
-    def _pick(self, waiting: Waiting, idle: list[Slot], reusable: Reusable) -> Assignment:
+    def _pick(self, waiting: Waiting, idle: list[Slot], caches: Caches) -> Assignment:
+        """The slot with the longest prefix worth keeping, else the least recently used."""
         # The last token is always evaluated: its logits are the answer's first.
         wanted = waiting.prompt[:-1] if waiting.reuse else []
-        kept = {slot.index: reusable(slot.index, wanted) if wanted else 0 for slot in idle}
-        floor = MIN_PREFIX_SHARE * len(waiting.prompt)
+        kept = {slot.index: caches.reusable(slot.index, wanted) if wanted else 0 for slot in idle}
         best = max(idle, key=lambda slot: (kept[slot.index], -slot.last_used))
-        if kept[best.index] < floor:
+        if not _is_worth_keeping(kept[best.index], caches.held(best.index), len(waiting.prompt)):
             best = min(idle, key=lambda slot: slot.last_used)
         return Assignment(waiting=waiting, slot=best.index, cached=kept[best.index])
 
     def _prefill_here(self, slot: Slot, start: int, stop: int) -> None:
         slot.chunks = equal_chunks(start, stop, self.chunk_tokens)
         slot.move(SlotState.PREFILL_LOCAL if slot.chunks else SlotState.DECODE)
+
+
+def _is_worth_keeping(kept: int, held: int, n_prompt: int) -> bool:
+    if kept < MIN_PROMPT_SHARE * n_prompt:
+        return False
+    return kept >= LONG_PREFIX_TOKENS or kept >= MIN_HELD_SHARE * held

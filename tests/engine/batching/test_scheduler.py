@@ -4,17 +4,29 @@ from engine.batching.scheduler import ChunkPlan, Scheduler, StepPlan, Waiting
 from engine.batching.slot import IllegalStep, Slot, SlotState
 
 
-def nothing_cached(slot, tokens):
-    return 0
+class Caches:
+    """What each slot could keep of the prompt, and what it holds: (kept, held) a slot."""
+
+    def __init__(self, **slots) -> None:
+        self.slots = {int(name[1:]): sizes for name, sizes in slots.items()}
+
+    def reusable(self, slot, tokens):
+        return min(self.slots.get(slot, (0, 0))[0], len(tokens))
+
+    def held(self, slot):
+        return self.slots.get(slot, (0, 0))[1]
+
+
+nothing_cached = Caches()
 
 
 def waiting(name, n_tokens=10, **fields):
     return Waiting(request_id=name, prompt=list(range(n_tokens)), **fields)
 
 
-def begin(scheduler, name, n_tokens=10, reusable=nothing_cached, **fields):
+def begin(scheduler, name, n_tokens=10, caches=nothing_cached, **fields):
     scheduler.enqueue(waiting(name, n_tokens, **fields))
-    assignment = scheduler.assign(reusable)
+    assignment = scheduler.assign(caches)
     assert assignment is not None and assignment.waiting.request_id == name
     scheduler.begin(assignment.slot, name, remote=False, start=assignment.cached, stop=n_tokens - 1)
     return assignment.slot
@@ -65,23 +77,32 @@ def test_prefilling_slots_take_turns():
 def test_the_longest_cached_prefix_picks_the_slot():
     scheduler = Scheduler(n_slots=3)
     scheduler.enqueue(waiting("a", 100))
-    assignment = scheduler.assign(lambda slot, tokens: {0: 20, 1: 60, 2: 40}[slot])
+    assignment = scheduler.assign(Caches(s0=(20, 30), s1=(60, 90), s2=(40, 40)))
     assert (assignment.slot, assignment.cached) == (1, 60)
 
 
 def test_the_last_token_is_never_taken_from_the_cache():
     scheduler = Scheduler(n_slots=1)
     scheduler.enqueue(waiting("a", 8))
-    assert scheduler.assign(lambda slot, tokens: len(tokens)).cached == 7
+    assert scheduler.assign(Caches(s0=(99, 99))).cached == 7
 
 
-def test_a_short_common_beginning_does_not_win_over_age():
+@pytest.mark.parametrize(
+    ("kept", "held", "n_prompt", "slot"),
+    [
+        (30, 60, 100, 0),  # most of what the slot holds: its next turn
+        (29, 60, 100, 1),  # a new chat with the same system prompt
+        (64, 900, 100, 0),  # long enough to be worth more than what is lost
+        (9, 9, 100, 1),  # saves next to nothing
+    ],
+)
+def test_a_common_beginning_wins_over_age_only_if_it_is_worth_it(kept, held, n_prompt, slot):
     scheduler = Scheduler(n_slots=2)
     assert begin(scheduler, "a") == 0
     scheduler.finish(0)
-    scheduler.enqueue(waiting("b", 100))
-    assignment = scheduler.assign(lambda slot, tokens: 9 if slot == 0 else 0)
-    assert (assignment.slot, assignment.cached) == (1, 0)
+    scheduler.enqueue(waiting("b", n_prompt))
+    assignment = scheduler.assign(Caches(s0=(kept, held)))
+    assert (assignment.slot, assignment.cached) == (slot, kept if slot == 0 else 0)
 
 
 def test_the_least_recently_used_slot_is_taken_and_keeps_what_it_can():
@@ -91,14 +112,14 @@ def test_the_least_recently_used_slot_is_taken_and_keeps_what_it_can():
     scheduler.finish(1)
     scheduler.finish(0)
     scheduler.enqueue(waiting("c", 100))
-    assignment = scheduler.assign(lambda slot, tokens: 3)
+    assignment = scheduler.assign(Caches(s0=(3, 9), s1=(3, 9)))
     assert (assignment.slot, assignment.cached) == (0, 3)
 
 
 def test_no_reuse_when_the_request_says_so():
     scheduler = Scheduler(n_slots=1)
     scheduler.enqueue(waiting("a", reuse=False))
-    assert scheduler.assign(lambda slot, tokens: len(tokens)).cached == 0
+    assert scheduler.assign(Caches(s0=(99, 99))).cached == 0
 
 
 def test_the_queue_is_first_come_first_served():
