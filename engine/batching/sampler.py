@@ -84,8 +84,8 @@ class Sampler:
     def _draw(self, logits: Floats) -> int:
         ids, values = self._filter(logits)
         scaled = (values - values.max()).astype(np.float64) / self.params.temperature
-        cumulative = np.cumsum(np.exp(scaled))
-        at = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
+        cumulative = np.exp(scaled).cumsum()
+        at = int(cumulative.searchsorted(self._random.random() * cumulative[-1], side="right"))
         return int(ids[min(at, len(ids) - 1)])
 
     def _filter(self, logits: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -211,9 +211,9 @@ def _typical(ids: NDArray[np.int64], values: Floats, typical_p: float) -> tuple[
 
 def _top_p(values: Floats, whole: Floats, top_p: float) -> int:
     """How many of `values`, highest first, make up a share of at least `top_p` of `whole`."""
-    total = float(np.sum(np.exp(whole - values[0]), dtype=np.float64))
-    shares = np.cumsum(np.exp(values - values[0]), dtype=np.float64)
-    return min(int(np.searchsorted(shares, top_p * total, side="left")) + 1, values.size)
+    shares = np.exp(values - values[0]).cumsum(dtype=np.float64)
+    total = shares[-1] if whole is values else np.exp(whole - values[0]).sum(dtype=np.float64)
+    return min(int(shares.searchsorted(top_p * float(total), side="left")) + 1, values.size)
 
 
 def _log_sum_exp(values: Floats) -> float:

@@ -24,6 +24,7 @@ N_VOCAB = 260
 END = 256
 LETTERS = range(97, 123)
 TIMEOUT_S = 10.0
+SLOT_BYTES = 1 << 20
 
 
 def next_row(row: int, token: int) -> int:
@@ -88,8 +89,8 @@ class FakeSequence:
                 kind=LayerKind.ATTENTION,
                 first=start,
                 stop=stop,
-                k_offset=0,
-                v_offset=0,
+                k_offset=self.slot * SLOT_BYTES,
+                v_offset=self.slot * SLOT_BYTES,
                 k_row_bytes=4,
                 v_row_bytes=4,
                 state_offset=0,
@@ -233,6 +234,7 @@ class FakeClient:
         self.asked: dict[int, _Asked] = {}
         self.asked_for = threading.Semaphore(0)
         self.cancelled = threading.Semaphore(0)
+        self.changed = threading.Condition()
         self._pool = pool
         self._automatic = automatic
         self._events: list = []
@@ -251,8 +253,9 @@ class FakeClient:
     def start(self, request_id, tokens, start, stop, landings, chunk_tokens) -> None:
         if self.refuse is not None:
             raise self.refuse
-        # A landing's addresses say which slot; these fakes have none, so the prefix has to.
-        sequence = next(s for s in self._pool.sequences if s.tokens == tokens[:start] and not s.lent_until)
+        (landing,) = landings
+        sequence = self._pool.sequences[landing.k_offset // SLOT_BYTES]
+        assert sequence.tokens == tokens[:start] and not sequence.lent_until
         sequence.lent_until = stop
         self._slots[request_id] = sequence
         self.asked[request_id] = _Asked(
@@ -263,6 +266,8 @@ class FakeClient:
             chunks=equal_chunks(start, stop, chunk_tokens),
         )
         self.asked_for.release()
+        with self.changed:
+            self.changed.notify_all()
         if self._automatic:
             for _ in range(len(self.asked[request_id].chunks)):
                 self.commit(request_id)
@@ -277,6 +282,8 @@ class FakeClient:
         if request_id in self._slots:
             self.asked[request_id].cancelled = True
             self.cancelled.release()
+            with self.changed:
+                self.changed.notify_all()
 
     # What the test makes the worker do.
 
