@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.cache.spec import CacheRow
+
 
 @dataclass(frozen=True, kw_only=True)
 class Visible:
@@ -24,6 +26,8 @@ class AttentionCache:
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k = k
         self.v = v
+        self._k_row_bytes = k[0].nbytes
+        self._v_row_bytes = v[0].nbytes
 
     def write(self, first: int, k: Tensor, v: Tensor) -> Visible:
         """Store k and v [T, Hk, D] at positions from `first` on; returns what these T rows may look at."""
@@ -31,6 +35,18 @@ class AttentionCache:
         self.k[first:end].copy_(k)
         self.v[first:end].copy_(v)
         return Visible(k=self.k[:end], v=self.v[:end], first=0)
+
+    def claim(self, position: int) -> CacheRow:
+        """Where a kernel may write the row of `position` by itself, and what that row may look at."""
+        k, v = self.k, self.v
+        k_first, v_first = k.data_ptr(), v.data_ptr()
+        return CacheRow(
+            k_row=k_first + position * self._k_row_bytes,
+            v_row=v_first + position * self._v_row_bytes,
+            k_first=k_first,
+            v_first=v_first,
+            n_seen=position + 1,
+        )
 
     def keeps(self, length: int) -> bool:
         """Whether the cache can go on from `length` positions, dropping what came after."""

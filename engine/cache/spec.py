@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Stretches start on a page, so that a slot never shares a page with another.
 PAGE_BYTES = 16384
@@ -160,3 +161,13 @@ class Landing:
     v_row_bytes: int
     state_offset: int
     state_bytes: int
+
+
+class CacheRow(NamedTuple):
+    """Addresses in one layer's cache for one new row: its own K and V, the first visible ones, how many are seen."""
+
+    k_row: int
+    v_row: int
+    k_first: int
+    v_first: int
+    n_seen: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.cache.attention import Visible
+from engine.cache.spec import CacheRow
 
 
 class WindowCache:
@@ -19,6 +20,8 @@ class WindowCache:
         self.v = v
         self.window = window
         self.base = 0
+        self._k_row_bytes = k[0].nbytes
+        self._v_row_bytes = v[0].nbytes
 
     def write(self, first: int, k: Tensor, v: Tensor) -> Visible:
         """Store k and v [T, Hk, D] at positions from `first` on; returns what these T rows may look at.
@@ -58,6 +61,28 @@ class WindowCache:
         self.v[:n_stored].copy_(all_v[stored])
         return Visible(k=all_k, v=all_v, first=seen)
 
+    def claim(self, position: int) -> CacheRow:
+        """Where a kernel may write the row of `position` by itself, and what that row may look at."""
+        seen = max(0, position - self.window + 1)
+        if position + 1 - self.base > self.k.shape[0]:
+            self._move(seen, position)
+        start = max(seen, self.base)
+        k_base = self.k.data_ptr() - self.base * self._k_row_bytes
+        v_base = self.v.data_ptr() - self.base * self._v_row_bytes
+        return CacheRow(
+            k_row=k_base + position * self._k_row_bytes,
+            v_row=v_base + position * self._v_row_bytes,
+            k_first=k_base + start * self._k_row_bytes,
+            v_first=v_base + start * self._v_row_bytes,
+            n_seen=position + 1 - start,
+        )
+
+    def _move(self, base: int, end: int) -> None:
+        """Bring positions [base, end) to the front of the buffer."""
+        for rows in (self.k, self.v):
+            rows[: end - base].copy_(rows[base - self.base : end - self.base].clone())
+        self.base = base
+
     def keeps(self, length: int) -> bool:
         """Whether the window that ends at `length` is still here."""
         return max(0, length - self.window + 1) >= self.base
@@ -78,8 +103,4 @@ class WindowCache:
         if first > start:
             self.base = first
         elif stop - self.base > self.k.shape[0]:
-            base = max(self.base, stop - self.window + 1)
-            n_kept = start - base
-            for rows in (self.k, self.v):
-                rows[:n_kept].copy_(rows[base - self.base : start - self.base].clone())
-            self.base = base
+            self._move(max(self.base, stop - self.window + 1), start)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from engine.errors import HostError
 
 # Every kernel is written for vectors of sixteen float32; LLVM splits them where registers are narrower.
 LANES = 16
@@ -64,6 +67,8 @@ class Builder:
     """
 
     def __init__(self, fields: tuple[str, ...]) -> None:
+        if _openmp() is None:
+            raise HostError("kernels cannot be compiled here: llvmlite or torch's OpenMP runtime is missing")
         import llvmlite.ir as ir
 
         self.ir = ir
@@ -99,6 +104,10 @@ class Builder:
     def field(self, name: str) -> Any:
         return self._values[name]
 
+    def field_float(self, name: str) -> Any:
+        """A field that carries the 32 bits of a float; the caller passes `float_bits(value)`."""
+        return self.b.bitcast(self.b.trunc(self._values[name], self.i32), self.f32)
+
     def share(self, total: Any) -> tuple[Any, Any]:
         b = self.b
         thread = b.zext(b.call(self._thread_num, []), self.i64)
@@ -128,6 +137,14 @@ class Builder:
         first = self.b.insert_element(empty, scalar, self.ir.Constant(self.i32, 0))
         return self.b.shuffle_vector(first, empty, self.ir.Constant(self.vi32, [0] * LANES))
 
+    def shuffle(self, first: Any, second: Any, lanes: list[int]) -> Any:
+        """Lanes picked from `first` (numbers below 16) and `second` (16 and up)."""
+        return self.b.shuffle_vector(first, second, self.ir.Constant(self.vi32, lanes))
+
+    def smaller(self, first: Any, second: Any) -> Any:
+        """The smaller of two integers that are not negative."""
+        return self.b.select(self.b.icmp_unsigned("<", first, second), first, second)
+
     def intrinsic(self, name: str, result: Any, *arguments: Any, flags: tuple[str, ...] = ()) -> Any:
         """Call the LLVM intrinsic `name`, declared from its arguments' types."""
         function = self.module.globals.get(name) or self.ir.Function(
@@ -138,10 +155,30 @@ class Builder:
     def fma(self, a: Any, x: Any, y: Any) -> Any:
         return self.intrinsic(f"llvm.fma.v{LANES}f32", self.vf32, a, x, y)
 
+    def exp(self, x: Any) -> Any:
+        """e to the x by lane, to about one part in ten million: 2^n times a polynomial in the remainder."""
+        b = self.b
+        x = self.intrinsic(f"llvm.maxnum.v{LANES}f32", self.vf32, x, self.floats(-87.0))
+        x = self.intrinsic(f"llvm.minnum.v{LANES}f32", self.vf32, x, self.floats(88.0))
+        power = b.fmul(x, self.floats(1.4426950408889634))
+        power = self.intrinsic(f"llvm.nearbyint.v{LANES}f32", self.vf32, power)
+        # ln 2 in two pieces, so that the remainder keeps its low bits.
+        rest = self.fma(power, self.floats(-0.693359375), x)
+        rest = self.fma(power, self.floats(2.12194440e-4), rest)
+        series = self.floats(1.9875691500e-4)
+        for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5):
+            series = self.fma(series, rest, self.floats(term))
+        series = self.fma(series, b.fmul(rest, rest), b.fadd(rest, self.floats(1.0)))
+        exponent = b.shl(b.add(b.fptosi(power, self.vi32), self.ints(127)), self.ints(23))
+        return b.fmul(series, b.bitcast(exponent, self.vf32))
+
     def sum_lanes(self, vector: Any) -> Any:
         start = self.ir.Constant(self.f32, -0.0)
         name = f"llvm.vector.reduce.fadd.v{LANES}f32"
         return self.intrinsic(name, self.f32, start, vector, flags=("reassoc",))
+
+    def max_lanes(self, vector: Any) -> Any:
+        return self.intrinsic(f"llvm.vector.reduce.fmax.v{LANES}f32", self.f32, vector)
 
     def loop(
         self, first: Any, end: Any, carried: list[Any], step: Callable[[Any, list[Any]], list[Any]]
@@ -190,6 +227,11 @@ class Builder:
         b.call(parallel, [self._body, b.bitcast(context, pointer), threads, ir.Constant(self.i32, 0)])
         b.ret_void()
         return Kernel(str(self.module), n_fields=len(self._fields))
+
+
+def float_bits(value: float) -> int:
+    """`value` as the integer that `Builder.field_float` reads back."""
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 class Kernel:

@@ -1,13 +1,10 @@
-"""y = x W^T for a few rows of x and a packed W: the decode form on a CPU, its layout, and its plain reference.
+"""y = x W^T for a few rows of x and a packed W: the decode form on a CPU, with what comes before and after it.
 
-A packed matrix keeps each weight as an integer code of 4, 5 or 8 bits and a scale (and perhaps a minimum) for each
-group of 16 or 32 weights of a row, just as the model file had them: no code is rounded again. The kernel turns codes
-into float32 in registers and multiplies with float32 activations, so its only error is float32's. It is bound by
-memory, not by arithmetic, up to about four rows. Measured on a 2-core AVX-512 machine: 31, 35 and 45 thousand million
-weights a second for 8, 5 and 4 bits, against 15 (8 bits) and 36 (4 bits) of torch's own packed products.
-
-The layout serves that: rows of W in blocks of 32, so that one load brings the same column of 32 rows and the row sums
-need no shuffling; within a block, column after column.
+The kernel turns codes into float32 in registers and multiplies with float32 activations, so its only error is
+float32's. It is bound by memory, not by arithmetic, up to about four rows. Measured on a 2-core AVX-512 machine: 31,
+35 and 45 thousand million weights a second for 8, 5 and 4 bits, where torch's own packed products give 15 (8 bits) and
+36 (4 bits). A torch operation costs more than it computes when there is one row; so a normalisation of x, a bias, the
+gate's activation and the addition to the residual are done in the same call.
 """
 
 from __future__ import annotations
@@ -18,177 +15,159 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels import jit
-
-BLOCK_ROWS = 32
+from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, unpack
 
 # Rows of x per kernel call: with 4 the accumulators fill the registers, more would spill.
 MAX_ROWS = 4
 
 
-class CodeBits(enum.IntEnum):
-    """Width of a code as stored."""
+class Ending(enum.Enum):
+    """What becomes of the product. Gated endings take a matrix whose blocks of 32 rows alternate, gate then up, and
+    give act(gate) * up, half as wide."""
 
-    B4 = 4
-    B5 = 5
-    B8 = 8
+    STORE = "store"
+    ADD = "add"
+    SILU = "silu"
+    GELU = "gelu"
+
+    @property
+    def gated(self) -> bool:
+        return self in (Ending.SILU, Ending.GELU)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedMatrix:
-    """W [N, K]: weight = norm * scale * (code + offset), or norm * (scale * code + minimum) where there are minima.
+class Normed:
+    """RMS normalisation of x before the product: `weight` float32 [K]."""
 
-    `codes` uint8 (int8 for 8 bits), [N/32, K, 32] for 8 bits, [N/32, K/2, 32] for 4 (low half: even column), and
-    [N/32, K/2, 40] for 5, where 8 bytes of fifth bits follow each pair of columns. `scales` and `minima` float16
-    [N/32, K/group, 32]; `minima` is None where there are none. `norm` brings the scales into float16's good range.
-    N is padded to a multiple of 32; `n_rows` is the true one.
+    weight: Tensor
+    eps: float
+
+
+def gemv(
+    x: Tensor,
+    matrix: PackedMatrix,
+    *,
+    normed: Normed | None = None,
+    bias: Tensor | None = None,
+    ending: Ending = Ending.STORE,
+    out: Tensor | None = None,
+) -> Tensor:
+    """x [M, K] float32 -> [M, N] float32 (or [M, N/2] for a gated ending). Needs `jit.available()`.
+
+    With `Ending.ADD` the product is added to `out`, which is required then. `bias` float32 [N] goes with STORE and ADD.
+    A row's numbers do not depend on how many rows there are. Needs contiguous operands.
     """
-
-    bits: CodeBits
-    group: int
-    offset: int
-    codes: Tensor
-    scales: Tensor
-    minima: Tensor | None
-    norm: float
-    n_rows: int
-    n_cols: int
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes that one product reads."""
-        minima = self.minima.nbytes if self.minima is not None else 0
-        return self.codes.nbytes + self.scales.nbytes + minima
-
-
-def pack(
-    codes: Tensor, scales: Tensor, minima: Tensor | None, *, bits: CodeBits, group: int, offset: int = 0
-) -> PackedMatrix:
-    """Pack `codes` [N, K] (int8 for 8 bits, else uint8), `scales` and `minima` float32 [N, K/group].
-
-    K must be a multiple of `group` and even; codes must fit their bits (not checked).
-    """
-    n_rows, n_cols = codes.shape
-    padding = -n_rows % BLOCK_ROWS
-    if padding:
-        codes = torch.nn.functional.pad(codes, (0, 0, 0, padding))
-        scales = torch.nn.functional.pad(scales, (0, 0, 0, padding))
-        minima = torch.nn.functional.pad(minima, (0, 0, 0, padding)) if minima is not None else None
-    norm = max(float(scales.abs().max()), float(minima.abs().max()) if minima is not None else 0.0) or 1.0
-    return PackedMatrix(
-        bits=bits,
-        group=group,
-        offset=offset,
-        codes=_pack_codes(codes, bits),
-        scales=_by_blocks(scales / norm).half(),
-        minima=_by_blocks(minima / norm).half() if minima is not None else None,
-        norm=norm,
-        n_rows=n_rows,
-        n_cols=n_cols,
-    )
-
-
-def _by_blocks(matrix: Tensor) -> Tensor:
-    """[N, C] -> [N/32, C, 32], contiguous."""
-    n_rows, n_cols = matrix.shape
-    return matrix.view(n_rows // BLOCK_ROWS, BLOCK_ROWS, n_cols).transpose(1, 2).contiguous()
-
-
-def _pack_codes(codes: Tensor, bits: CodeBits) -> Tensor:
-    blocks = _by_blocks(codes)
-    if bits is CodeBits.B8:
-        return blocks
-    even, odd = blocks[:, 0::2], blocks[:, 1::2]
-    halves = (even & 15) | (odd << 4)
-    if bits is CodeBits.B4:
-        return halves
-    packed = torch.empty(*halves.shape[:2], BLOCK_ROWS + 8, dtype=torch.uint8)
-    packed[..., :BLOCK_ROWS] = halves
-    weights = (1 << torch.arange(8, dtype=torch.int16)).to(torch.uint8)
-    for place, column in enumerate((even, odd)):
-        fifth = (column >> 4).view(*halves.shape[:2], 4, 8)
-        start = BLOCK_ROWS + 4 * place
-        packed[..., start : start + 4] = (fifth * weights).sum(-1, dtype=torch.uint8)
-    return packed
-
-
-def unpack(matrix: PackedMatrix) -> Tensor:
-    """The weights in float32 [N, K]."""
-    packed = matrix.codes
-    if matrix.bits is CodeBits.B8:
-        codes = packed.float()
-    else:
-        halves = packed[..., :BLOCK_ROWS]
-        codes = torch.stack((halves & 15, halves >> 4), dim=2).flatten(1, 2).float()
-        if matrix.bits is CodeBits.B5:
-            shifts = torch.arange(8, dtype=torch.uint8)
-            fifth = (packed[..., BLOCK_ROWS:].unsqueeze(-1) >> shifts) & 1
-            codes += 16.0 * fifth.reshape(*packed.shape[:2], 2, BLOCK_ROWS).flatten(1, 2).float()
-    repeats = matrix.group
-    scales = matrix.scales.float().repeat_interleave(repeats, 1)
-    if matrix.minima is None:
-        weights = (codes + matrix.offset) * scales
-    else:
-        weights = codes * scales + matrix.minima.float().repeat_interleave(repeats, 1)
-    return (weights * matrix.norm).transpose(1, 2).flatten(0, 1)[: matrix.n_rows]
-
-
-def gemv_reference(x: Tensor, matrix: PackedMatrix) -> Tensor:
-    """x [M, K] float32 -> [M, N] float32, in plain torch."""
-    return x @ unpack(matrix).t()
-
-
-def gemv(x: Tensor, matrix: PackedMatrix) -> Tensor:
-    """x [M, K] float32 -> [M, N] float32. Each row's numbers do not depend on how many rows there are."""
-    if not jit.available():
-        return gemv_reference(x, matrix)
-    n_padded = matrix.codes.shape[0] * BLOCK_ROWS
-    x = x.contiguous()
-    out = torch.empty(x.shape[0], n_padded, dtype=torch.float32)
+    n_rows, n_cols = x.shape
+    width = matrix.n_blocks * BLOCK_ROWS // (2 if ending.gated else 1)
+    if out is None:
+        out = torch.empty(n_rows, width, dtype=torch.float32)
     threads = torch.get_num_threads()
-    n_groups = matrix.n_cols // matrix.group
-    # Each thread keeps its own sums of x by group, which is cheaper than handing them over.
-    sums = torch.empty(threads * MAX_ROWS * n_groups, dtype=torch.float32)
-    for first in range(0, x.shape[0], MAX_ROWS):
-        rows = min(MAX_ROWS, x.shape[0] - first)
-        kernel = _kernel(matrix.bits, rows, matrix.group, matrix.offset, matrix.minima is not None)
-        kernel(
-            x.data_ptr() + 4 * first * matrix.n_cols,
+    # Each thread keeps its own normalised x and sums of x by group: cheaper than sharing them.
+    scratch = torch.empty(threads * MAX_ROWS * (n_cols + n_cols // matrix.group), dtype=torch.float32)
+    kernel_of = functools.partial(
+        _kernel,
+        matrix.bits,
+        matrix.group,
+        matrix.offset,
+        matrix.minima is not None,
+        normed is not None,
+        bias is not None,
+        ending,
+    )
+    minima, addend = matrix.minima, bias
+    for first in range(0, n_rows, MAX_ROWS):
+        rows = min(MAX_ROWS, n_rows - first)
+        kernel_of(rows)(
+            x.data_ptr() + 4 * first * n_cols,
             matrix.codes.data_ptr(),
             matrix.scales.data_ptr(),
-            matrix.minima.data_ptr() if matrix.minima is not None else 0,
-            out.data_ptr() + 4 * first * n_padded,
-            sums.data_ptr(),
-            matrix.n_cols,
-            matrix.codes.shape[0],
-            n_padded,
+            minima.data_ptr() if minima is not None else 0,
+            out.data_ptr() + 4 * first * out.shape[1],
+            scratch.data_ptr(),
+            normed.weight.data_ptr() if normed is not None else 0,
+            jit.float_bits(normed.eps) if normed is not None else 0,
+            addend.data_ptr() if addend is not None else 0,
+            jit.float_bits(matrix.norm),
+            n_cols,
+            matrix.n_blocks,
+            out.shape[1],
             threads,
         )
-    if matrix.norm != 1.0:
-        out *= matrix.norm
-    return out[:, : matrix.n_rows]
+    return out
 
 
-_FIELDS = ("x", "codes", "scales", "minima", "out", "sums", "n_cols", "n_blocks", "n_padded")
+def gemv_reference(
+    x: Tensor,
+    matrix: PackedMatrix,
+    *,
+    normed: Normed | None = None,
+    bias: Tensor | None = None,
+    ending: Ending = Ending.STORE,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The same as `gemv` in plain torch."""
+    if normed is not None:
+        x = F.rms_norm(x, (x.shape[1],), normed.weight, normed.eps)
+    y = x @ unpack(matrix).t()
+    if bias is not None:
+        y = y + bias
+    if ending.gated:
+        gate, up = y.unflatten(1, (-1, 2, BLOCK_ROWS)).unbind(2)
+        act = F.silu(gate) if ending is Ending.SILU else F.gelu(gate, approximate="tanh")
+        return (act * up).flatten(1)
+    if out is None:
+        return y
+    out[:, : y.shape[1]] += y
+    return out
+
+
+_FIELDS = (
+    "x",
+    "codes",
+    "scales",
+    "minima",
+    "out",
+    "scratch",
+    "norm_weight",
+    "norm_eps",
+    "bias",
+    "scale",
+    "n_cols",
+    "n_blocks",
+    "width",
+)
+
+_HALVES = range(BLOCK_ROWS // jit.LANES)
 
 
 @functools.cache
-def _kernel(bits: CodeBits, rows: int, group: int, offset: int, has_minima: bool) -> jit.Kernel:
+def _kernel(
+    bits: CodeBits,
+    group: int,
+    offset: int,
+    has_minima: bool,
+    normed: bool,
+    has_bias: bool,
+    ending: Ending,
+    rows: int,
+) -> jit.Kernel:
     """The kernel for `rows` rows of x and one kind of packed matrix."""
     k = jit.Builder(_FIELDS)
     b, c = k.b, k.c
     n_groups = b.udiv(k.field("n_cols"), c(group))
-    needs_sums = has_minima or offset != 0
-    column_bytes = {CodeBits.B8: 2 * BLOCK_ROWS, CodeBits.B4: BLOCK_ROWS, CodeBits.B5: BLOCK_ROWS + 8}[bits]
-    group_bytes = column_bytes * group // 2
-    scale_bytes = 2 * BLOCK_ROWS
-    halves = range(BLOCK_ROWS // jit.LANES)
-    sums = k.thread_slice("sums", b.mul(n_groups, c(4 * rows)))
+    own = k.thread_slice("scratch", b.mul(b.add(k.field("n_cols"), n_groups), c(4 * rows)))
+    sums = b.add(own, b.mul(k.field("n_cols"), c(4 * rows)))
+    x_base = k.field("x")
+    if normed:
+        _normalise(k, rows, own)
+        x_base = own
 
     def x_address(row: int, column: Any) -> Any:
-        return b.add(k.field("x"), b.mul(c(4), b.add(b.mul(k.field("n_cols"), c(row)), column)))
+        return b.add(x_base, b.mul(c(4), b.add(b.mul(k.field("n_cols"), c(row)), column)))
 
     def sum_address(row: int, index: Any) -> Any:
         return b.add(sums, b.mul(c(4), b.add(b.mul(n_groups, c(row)), index)))
@@ -202,67 +181,140 @@ def _kernel(bits: CodeBits, rows: int, group: int, offset: int, has_minima: bool
             k.store(k.sum_lanes(total), sum_address(row, index))
         return []
 
-    def weights(address: Any, column: int) -> list[Any]:
-        """Two vectors of float32 codes: 32 rows of one column of the group at `address`."""
-        if bits is CodeBits.B8:
-            at = column * BLOCK_ROWS
-            codes = [b.sext(k.load(address, k.vi8, at + jit.LANES * half), k.vi32) for half in halves]
-            return [b.sitofp(code, k.vf32) for code in codes]
-        pair, odd = divmod(column, 2)
-        vectors = []
-        for half in halves:
-            code = b.zext(k.load(address, k.vi8, pair * column_bytes + jit.LANES * half), k.vi32)
-            code = b.lshr(code, k.ints(4)) if odd else b.and_(code, k.ints(15))
-            if bits is CodeBits.B5:
-                fifth = k.load(address, k.i16, pair * column_bytes + BLOCK_ROWS + 4 * odd + 2 * half)
-                code = b.select(b.bitcast(fifth, k.mask), b.or_(code, k.ints(16)), code)
-            vectors.append(b.sitofp(code, k.vf32))
-        return vectors
-
-    def block(block_index: Any, _: list[Any]) -> list[Any]:
+    def dot_block(block_index: Any) -> list[list[Any]]:
+        """Products of one block: by row of x, two vectors of 16 rows of W."""
         first_group = b.mul(block_index, n_groups)
 
         def one_group(index: Any, totals: list[Any]) -> list[Any]:
             place = b.add(first_group, index)
-            codes = b.add(k.field("codes"), b.mul(place, c(group_bytes)))
+            codes = b.add(k.field("codes"), b.mul(place, c(bits.group_bytes(group))))
             # Even and odd columns add up apart: twice the chains hide the latency of the multiply-add.
-            partial = [[[k.floats(0)] * len(halves) for _ in range(rows)] for _ in range(2)]
-            for column in range(group):
-                vectors = weights(codes, column)
+            partial = [[[k.floats(0) for _ in _HALVES] for _ in range(rows)] for _ in range(2)]
+            for turn, (column, vectors) in enumerate(_columns(k, bits, group, codes)):
                 for row in range(rows):
                     x = k.splat(k.load(x_address(row, b.mul(index, c(group))), k.f32, 4 * column))
-                    sums_of = partial[column % 2][row]
-                    for half in halves:
-                        sums_of[half] = k.fma(vectors[half], x, sums_of[half])
-
-            def spread(name: str, half: int) -> Any:
-                address = b.add(k.field(name), b.mul(place, c(scale_bytes)))
-                return b.fpext(k.load(address, k.vf16, 2 * jit.LANES * half), k.vf32)
-
-            scales = [spread("scales", half) for half in halves]
-            minima = [spread("minima", half) for half in halves] if has_minima else []
+                    for half in _HALVES:
+                        chain = partial[turn % 2][row]
+                        chain[half] = k.fma(vectors[half], x, chain[half])
+            at = b.mul(place, c(2 * BLOCK_ROWS))
+            scales = _halves_of(k, b.add(k.field("scales"), at))
+            minima = _halves_of(k, b.add(k.field("minima"), at)) if has_minima else []
             following = []
             for row in range(rows):
-                x_sum = k.splat(k.load(sum_address(row, index), k.f32)) if needs_sums else None
-                for half in halves:
+                x_sum = k.splat(k.load(sum_address(row, index), k.f32)) if offset or has_minima else None
+                for half in _HALVES:
                     dot = b.fadd(partial[0][row][half], partial[1][row][half])
                     if offset and not has_minima:
                         dot = k.fma(x_sum, k.floats(offset), dot)
-                    total = k.fma(dot, scales[half], totals[row * len(halves) + half])
+                    total = k.fma(dot, scales[half], totals[row * len(_HALVES) + half])
                     if has_minima:
                         total = k.fma(x_sum, minima[half], total)
                     following.append(total)
             return following
 
-        totals = k.loop(c(0), n_groups, [k.floats(0)] * (rows * len(halves)), one_group)
+        totals = k.loop(c(0), n_groups, [k.floats(0)] * (rows * len(_HALVES)), one_group)
+        scale = k.splat(k.field_float("scale"))
+        return [[b.fmul(totals[row * len(_HALVES) + half], scale) for half in _HALVES] for row in range(rows)]
+
+    def out_address(row: int, column: Any) -> Any:
+        return b.add(k.field("out"), b.mul(b.add(b.mul(k.field("width"), c(row)), column), c(4)))
+
+    def plain_block(index: Any, _: list[Any]) -> list[Any]:
+        products = dot_block(index)
         for row in range(rows):
-            for half in halves:
-                column = b.add(b.mul(block_index, c(BLOCK_ROWS)), c(jit.LANES * half))
-                at = b.add(b.mul(k.field("n_padded"), c(row)), column)
-                k.store(totals[row * len(halves) + half], b.add(k.field("out"), b.mul(at, c(4))))
+            for half in _HALVES:
+                column = b.add(b.mul(index, c(BLOCK_ROWS)), c(jit.LANES * half))
+                value = products[row][half]
+                if has_bias:
+                    value = b.fadd(value, k.load(b.add(k.field("bias"), b.mul(column, c(4))), k.vf32))
+                if ending is Ending.ADD:
+                    value = b.fadd(k.load(out_address(row, column), k.vf32), value)
+                k.store(value, out_address(row, column))
         return []
 
-    if needs_sums:
+    def gated_pair(index: Any, _: list[Any]) -> list[Any]:
+        gate = dot_block(b.mul(index, c(2)))
+        up = dot_block(b.add(b.mul(index, c(2)), c(1)))
+        for row in range(rows):
+            for half in _HALVES:
+                column = b.add(b.mul(index, c(BLOCK_ROWS)), c(jit.LANES * half))
+                value = b.fmul(_activate(k, ending, gate[row][half]), up[row][half])
+                k.store(value, out_address(row, column))
+        return []
+
+    if offset or has_minima:
         k.loop(c(0), n_groups, [], sum_group)
-    k.loop(*k.share(k.field("n_blocks")), [], block)
+    if ending.gated:
+        k.loop(*k.share(b.udiv(k.field("n_blocks"), c(2))), [], gated_pair)
+    else:
+        k.loop(*k.share(k.field("n_blocks")), [], plain_block)
     return k.compile()
+
+
+def _columns(k: jit.Builder, bits: CodeBits, group: int, codes: Any) -> list[tuple[int, list[Any]]]:
+    """Every column of the group at `codes`, with the float32 codes of its 32 rows as two vectors."""
+    b = k.b
+    columns = []
+    if bits is CodeBits.B8:
+        for column in range(group):
+            loaded = [k.load(codes, k.vi8, column * BLOCK_ROWS + jit.LANES * half) for half in _HALVES]
+            columns.append((column, [b.sitofp(b.sext(code, k.vi32), k.vf32) for code in loaded]))
+        return columns
+    for pair in range(group // 2):
+        at = pair * bits.pair_bytes
+        loaded = [b.zext(k.load(codes, k.vi8, at + jit.LANES * half), k.vi32) for half in _HALVES]
+        for upper in range(2):
+            vectors = []
+            for half in _HALVES:
+                code = b.lshr(loaded[half], k.ints(4)) if upper else b.and_(loaded[half], k.ints(15))
+                if bits is CodeBits.B5:
+                    fifth = k.load(codes, k.i16, at + BLOCK_ROWS + 4 * upper + 2 * half)
+                    code = b.select(b.bitcast(fifth, k.mask), b.or_(code, k.ints(16)), code)
+                vectors.append(b.sitofp(code, k.vf32))
+            columns.append((pair + upper * (group // 2), vectors))
+    return columns
+
+
+def _halves_of(k: jit.Builder, address: Any) -> list[Any]:
+    """32 float16 at `address` as two vectors of float32."""
+    return [k.b.fpext(k.load(address, k.vf16, 2 * jit.LANES * half), k.vf32) for half in _HALVES]
+
+
+def _normalise(k: jit.Builder, rows: int, target: Any) -> None:
+    """Write the RMS-normalised rows of x to `target`, every thread for itself."""
+    b, c = k.b, k.c
+    n_vectors = b.udiv(k.field("n_cols"), c(jit.LANES))
+    count = b.uitofp(k.field("n_cols"), k.f32)
+    for row in range(rows):
+        start = b.mul(k.field("n_cols"), c(4 * row))
+
+        def address(base: Any, index: Any, start: Any = start) -> Any:
+            return b.add(b.add(base, start), b.mul(index, c(4 * jit.LANES)))
+
+        def square(index: Any, total: list[Any], address: Any = address) -> list[Any]:
+            x = k.load(address(k.field("x"), index), k.vf32)
+            return [k.fma(x, x, total[0])]
+
+        squares = k.sum_lanes(k.loop(c(0), n_vectors, [k.floats(0)], square)[0])
+        mean = b.fadd(b.fdiv(squares, count), k.field_float("norm_eps"))
+        root = k.intrinsic("llvm.sqrt.f32", k.f32, mean)
+        inverse = k.splat(b.fdiv(k.ir.Constant(k.f32, 1.0), root))
+
+        def scale(index: Any, _: list[Any], address: Any = address, inverse: Any = inverse) -> list[Any]:
+            x = b.fmul(k.load(address(k.field("x"), index), k.vf32), inverse)
+            weight = k.load(b.add(k.field("norm_weight"), b.mul(index, c(4 * jit.LANES))), k.vf32)
+            k.store(b.fmul(x, weight), address(target, index))
+            return []
+
+        k.loop(c(0), n_vectors, [], scale)
+
+
+def _activate(k: jit.Builder, ending: Ending, x: Any) -> Any:
+    """SiLU, or GELU in its tanh form, which is x * sigmoid(2 u)."""
+    b = k.b
+    if ending is Ending.SILU:
+        power = b.fneg(x)
+    else:
+        cubic = k.fma(b.fmul(b.fmul(x, x), x), k.floats(0.044715), x)
+        power = b.fmul(cubic, k.floats(-2.0 * 0.7978845608028654))
+    return b.fdiv(x, b.fadd(k.exp(power), k.floats(1.0)))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from engine.cache.attention import Visible
 from engine.kernels.chunk_attention import attend_chunk_cpu
-from engine.layers.linear import Linear
+from engine.kernels.decode_attention import DecodeAttention, HeadNorms
+from engine.layers.linear import Linear, PackedLinear
 from engine.layers.norm import RMSNorm
 from engine.layers.rope import Rope, rotate
 from engine.layers.step import Step
@@ -55,10 +56,10 @@ def attend_chunk(q: Tensor, seen: Visible, scale: float, mask: Tensor | None) ->
 
 
 class SelfAttention:
-    """Grouped-query attention with rotary positions over a sequence's cache.
+    """Grouped-query attention with rotary positions over a sequence's cache, up to the output projection.
 
-    `qkv` gives the rows of all query heads, then all key heads, then all value heads. `q_norm` and `k_norm` act on
-    each head before rotation. A `window` of 0 sees all earlier positions.
+    `qkv` gives the rows of all query heads, then all key heads, then all value heads; it holds the norm before it.
+    `q_norm` and `k_norm` act on each head before rotation. A `window` of 0 sees all earlier positions.
     """
 
     def __init__(
@@ -66,7 +67,6 @@ class SelfAttention:
         *,
         layer: int,
         qkv: Linear,
-        out: Linear,
         rope: Rope,
         n_heads: int,
         n_kv_heads: int,
@@ -78,7 +78,6 @@ class SelfAttention:
     ) -> None:
         self._layer = layer
         self._qkv = qkv
-        self._out = out
         self._rope = rope
         self._n_heads = n_heads
         self._n_kv_heads = n_kv_heads
@@ -87,21 +86,33 @@ class SelfAttention:
         self._window = window
         self._q_norm = q_norm
         self._k_norm = k_norm
+        self._norms = None
+        if q_norm is not None and k_norm is not None:
+            self._norms = HeadNorms(q_weight=q_norm.weight, k_weight=k_norm.weight, eps=q_norm.eps)
 
     def __call__(self, x: Tensor, step: Step, *, last: bool = False) -> Tensor | None:
-        """x [T, d] -> [T, d]; writes the rows' K and V to the cache.
+        """x [T, d] -> mixed heads [T, H D]; writes the rows' K and V to the cache.
 
-        In the `last` layer only rows whose logits are wanted go on: [n_wanted, d], or None when there are none.
+        In the `last` layer only rows whose logits are wanted go on: [n_wanted, H D], or None when there are none.
         """
+        qkv = self._qkv(x)
+        dtype = step.cache_dtype
+        if (
+            isinstance(self._qkv, PackedLinear)
+            and step.one_row_each
+            and DecodeAttention.supports(self._head_dim, dtype)
+        ):
+            mixed = self._decode(qkv, step, dtype)
+            mixed = step.wanted(mixed) if last else mixed
+            return mixed if mixed.shape[0] else None
         n_heads, n_kv = self._n_heads, self._n_kv_heads
-        heads = self._qkv(x).unflatten(-1, (n_heads + 2 * n_kv, self._head_dim))
-        query_key, value = heads[:, : n_heads + n_kv], heads[:, n_heads + n_kv :]
+        heads = qkv.unflatten(-1, (n_heads + 2 * n_kv, self._head_dim))
+        query_key, value = heads[:, : n_heads + n_kv].float(), heads[:, n_heads + n_kv :]
         if self._q_norm is not None and self._k_norm is not None:
             query_key = torch.cat(
-                (self._q_norm(query_key[:, :n_heads].float()), self._k_norm(query_key[:, n_heads:].float())),
-                dim=1,
+                (self._q_norm(query_key[:, :n_heads]), self._k_norm(query_key[:, n_heads:])), dim=1
             )
-        query_key = rotate(query_key.float(), step.factors(self._rope))
+        query_key = rotate(query_key, step.factors(self._rope))
         key = query_key[:, n_heads:]
         seen = [
             rows.sequence.layers[self._layer].write(
@@ -110,7 +121,7 @@ class SelfAttention:
             for rows in step.rows
         ]
         step.wrote(self._layer)
-        query = query_key[:, :n_heads].to(seen[0].k.dtype)
+        query = query_key[:, :n_heads].to(dtype)
         parts = []
         for rows, visible in zip(step.rows, seen, strict=True):
             begin = rows.wanted if last else rows.begin
@@ -119,7 +130,22 @@ class SelfAttention:
         if not parts:
             return None
         mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self._out(mixed.flatten(1))
+        return mixed.flatten(1)
+
+    def _decode(self, qkv: Tensor, step: Step, dtype: torch.dtype) -> Tensor:
+        """One row of each sequence, all in one kernel."""
+        kernel = DecodeAttention.of(
+            n_heads=self._n_heads,
+            n_kv_heads=self._n_kv_heads,
+            head_dim=self._head_dim,
+            scale=self._scale,
+            dtype=dtype,
+            normed=self._norms is not None,
+        )
+        places = [rows.sequence.layers[self._layer].claim(rows.first) for rows in step.rows]
+        mixed = kernel(qkv, places, step.factors(self._rope), self._norms)
+        step.wrote(self._layer)
+        return mixed
 
     def _attend(self, query: Tensor, seen: Visible, step: Step) -> Tensor:
         """Rows [T, H, D], the newest of `seen`, which may hold more than a window lets the first of them see."""

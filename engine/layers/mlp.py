@@ -1,4 +1,4 @@
-"""The gated feed-forward layer: down(act(gate(x)) * up(x)), in two forms of the gated half."""
+"""The gated feed-forward layer: down(act(gate(x)) * up(x)), in several forms of the gated half."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.kernels.packed import PackedMatrix
+from engine.kernels.packed_gemv import Ending, gemv
 from engine.layers.linear import BlockedLinear, Linear
+from engine.layers.norm import RMSNorm
 
 
 class Activation(enum.Enum):
@@ -24,7 +27,7 @@ _ONEDNN_NAMES = {Activation.SILU: ("swish", ""), Activation.GELU: ("gelu", "tanh
 
 
 class Gated(Protocol):
-    """act(gate(x)) * up(x): x [T, K] -> [T, F]."""
+    """act(gate(x)) * up(x): x [T, K] -> [T, F], its norm first where it was given one."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -44,7 +47,7 @@ class JoinedGate:
 
 
 class BlockedGate:
-    """The same with oneDNN on a CPU, activation and product done inside the two matrix products."""
+    """With oneDNN on a CPU: activation and product are done inside the two matrix products. `gate` holds the norm."""
 
     def __init__(self, gate: BlockedLinear, up: BlockedLinear, activation: Activation) -> None:
         self._gate = gate
@@ -52,11 +55,23 @@ class BlockedGate:
         self._activation, self._algorithm = _ONEDNN_NAMES[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = x.to(torch.bfloat16)
+        x = self._gate.operand(x)
         gate = torch.ops.mkldnn._linear_pointwise(
             x, self._gate.weight, self._gate.bias, self._activation, [], self._algorithm
         )
         return torch.ops.mkldnn._linear_pointwise.binary(x, gate, self._up.weight, self._up.bias, "mul")
+
+
+class PackedGate:
+    """Packed on a CPU: blocks of 32 rows of gate and of up alternate in one matrix, and one call does it all."""
+
+    def __init__(self, matrix: PackedMatrix, activation: Activation, norm: RMSNorm) -> None:
+        self._matrix = matrix
+        self._ending = Ending(activation.value)
+        self._normed = norm.fused()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return gemv(x.contiguous(), self._matrix, normed=self._normed, ending=self._ending)
 
 
 class GatedMLP:
@@ -68,3 +83,7 @@ class GatedMLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._down(self._gated(x))
+
+    def add_to(self, x: Tensor) -> Tensor:
+        """x + layer(x); x float32 [T, d] may be overwritten."""
+        return self._down.add_to(x, self._gated(x))

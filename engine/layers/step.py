@@ -58,15 +58,21 @@ class Step:
             )
             begin = end
         self.n_rows = begin
+        self.one_row_each = begin == len(segments)
+        self._wanted = [row for rows in self.rows for row in range(rows.wanted, rows.end)]
         self._on_layer = on_layer
         self._device = device
         self._factors: dict[int, Tensor] = {}
         self._blocks: dict[tuple[int, int, int], Tensor] = {}
         self._masks: dict[tuple[int, int, int, int], Tensor | None] = {}
 
-    def wanted_rows(self) -> list[int]:
-        """The rows whose logits are wanted: the last ones of their segments."""
-        return [row for rows in self.rows for row in range(rows.wanted, rows.end)]
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        return self.rows[0].sequence.layers[0].k.dtype
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """The rows of x [T, d] whose logits are wanted: the last ones of their segments."""
+        return x if len(self._wanted) == self.n_rows else x[self._wanted]
 
     def factors(self, rope: Rope) -> Tensor:
         """Rotary factors of all rows, made once for each kind of rope."""
@@ -90,8 +96,7 @@ class Step:
         key = (rows, keys, group)
         mask = self._blocks.get(key)
         if mask is None:
-            dtype = self.rows[0].sequence.layers[0].k.dtype
-            mask = self._blocks[key] = causal_block(rows, keys, group, dtype)
+            mask = self._blocks[key] = causal_block(rows, keys, group, self.cache_dtype)
         return mask
 
     def wrote(self, layer: int) -> None:

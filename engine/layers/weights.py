@@ -17,7 +17,7 @@ from engine.gguf.reader import GGUFFile
 from engine.gguf.types import GGMLType
 from engine.gguf.unpack import Codes, codes, dequantise
 from engine.kernels import jit
-from engine.kernels.packed_gemv import CodeBits, pack
+from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, pack
 from engine.layers.linear import (
     BlockedLinear,
     DenseLinear,
@@ -27,7 +27,7 @@ from engine.layers.linear import (
     Linear,
     PackedLinear,
 )
-from engine.layers.mlp import Activation, BlockedGate, Gated, JoinedGate
+from engine.layers.mlp import Activation, BlockedGate, Gated, JoinedGate, PackedGate
 from engine.layers.norm import RMSNorm
 
 _FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
@@ -72,18 +72,20 @@ class WeightLoader:
         """The 1-D tensor `name` in float32."""
         info = self._file.tensors[name]
         values = dequantise(self._file.tensor_bytes(name), info.type, info.shape)
-        return values.to(self._device.torch_device)
+        return values.to(self.device)
 
     def norm(self, name: str, eps: float, *, order: Tensor | None = None) -> RMSNorm:
         weight = self.vector(f"{name}.weight")
         if order is not None:
             weight = weight[order.to(weight.device)]
-        return RMSNorm(weight, weight.shape[0], eps)
+        return RMSNorm(weight, eps)
 
-    def linear(self, *names: str, orders: Mapping[str, Tensor] | None = None) -> Linear:
+    def linear(
+        self, *names: str, norm: RMSNorm | None = None, orders: Mapping[str, Tensor] | None = None
+    ) -> Linear:
         """The matrices `names`, one below the other, as one; `orders` gives new row orders for some.
 
-        A bias is taken along where the file has one, zero for the others.
+        `norm` is what the input goes through first. A bias is taken along where the file has one, zero for the others.
         """
         orders = orders or {}
         self._told(names)
@@ -92,27 +94,32 @@ class WeightLoader:
             case Form.GEMM:
                 weight = self._dense(names, orders, self._device.gemm_dtype)
                 if self._device.kind == "cpu":
-                    return BlockedLinear(weight, bias)
-                return DenseLinear(weight.to(self._device.torch_device), bias)
+                    return BlockedLinear(weight, bias, norm)
+                return DenseLinear(weight.to(self.device), bias, norm)
             case Form.REFERENCE:
-                return DenseLinear(
-                    self._dense(names, orders, torch.float32).to(self._device.torch_device), bias
-                )
+                return DenseLinear(self._dense(names, orders, torch.float32).to(self.device), bias, norm)
             case Form.UNPACKING:
                 dtype = self._device.gemm_dtype
                 n_bytes = sum(self._file.tensors[f"{name}.weight"].n_bytes for name in names)
                 return DequantLinear(
-                    lambda: self._dense(names, orders, dtype).to(self._device.torch_device), n_bytes, bias
+                    lambda: self._dense(names, orders, dtype).to(self.device), n_bytes, bias, norm
                 )
             case Form.PACKED:
-                return self._packed(names, orders, bias)
+                return self._packed(names, orders, bias, norm)
 
-    def gated(self, gate: str, up: str, activation: Activation) -> Gated:
+    def gated(self, gate: str, up: str, activation: Activation, norm: RMSNorm) -> Gated:
+        """act(gate(x)) * up(x) for x through `norm`."""
         if self.form is Form.GEMM and self._device.kind == "cpu":
-            gate_layer, up_layer = self.linear(gate), self.linear(up)
+            gate_layer, up_layer = self.linear(gate, norm=norm), self.linear(up)
             if isinstance(gate_layer, BlockedLinear) and isinstance(up_layer, BlockedLinear):
                 return BlockedGate(gate_layer, up_layer, activation)
-        return JoinedGate(self.linear(gate, up), activation)
+        n_rows = self._file.tensors[f"{gate}.weight"].shape[0]
+        has_bias = any(f"{name}.bias" in self._file.tensors for name in (gate, up))
+        if self._packs_for_kernels((gate, up)) and n_rows % BLOCK_ROWS == 0 and not has_bias:
+            self._told((gate, up))
+            parts = [self._codes(gate, None), self._codes(up, None)]
+            return PackedGate(_pack_parts(parts, interleave=True), activation, norm)
+        return JoinedGate(self.linear(gate, up, norm=norm), activation)
 
     def embedding(self, name: str) -> Embedding:
         """The rows of matrix `name` by number."""
@@ -138,9 +145,7 @@ class WeightLoader:
             if f"{name}.bias" in self._file.tensors:
                 bias = self.vector(f"{name}.bias")
             else:
-                bias = torch.zeros(
-                    self._file.tensors[f"{name}.weight"].shape[0], device=self._device.torch_device
-                )
+                bias = torch.zeros(self._file.tensors[f"{name}.weight"].shape[0], device=self.device)
             parts.append(bias[orders[name].to(bias.device)] if name in orders else bias)
         return torch.cat(parts)
 
@@ -154,19 +159,38 @@ class WeightLoader:
             first += info.shape[0]
         return weight
 
-    def _packed(self, names: tuple[str, ...], orders: Mapping[str, Tensor], bias: Tensor | None) -> Linear:
+    def _packs_for_kernels(self, names: tuple[str, ...]) -> bool:
+        types = {self._file.tensors[f"{name}.weight"].type for name in names}
+        on_cpu = self._device.kind == "cpu" and jit.available()
+        return self.form is Form.PACKED and on_cpu and not types & set(_FLOAT_TYPES)
+
+    def _packed(
+        self,
+        names: tuple[str, ...],
+        orders: Mapping[str, Tensor],
+        bias: Tensor | None,
+        norm: RMSNorm | None,
+    ) -> Linear:
         types = {self._file.tensors[f"{name}.weight"].type for name in names}
         if types & set(_FLOAT_TYPES):
             dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
-            return DenseLinear(self._dense(names, orders, dtype).to(self._device.torch_device), bias)
+            return DenseLinear(self._dense(names, orders, dtype).to(self.device), bias, norm)
         parts = [self._codes(name, orders.get(name)) for name in names]
-        if self._device.kind != "cpu":
-            return self._packed_for_gpu(types, parts, bias)
-        if not jit.available():
-            return self._packed_for_plain_cpu(types, parts, bias)
-        bits, offset, merged = _merge(parts)
-        matrix = pack(merged.q, merged.scale, merged.minimum, bits=bits, group=merged.group, offset=offset)
-        return PackedLinear(matrix, bias)
+        if self._packs_for_kernels(names):
+            return PackedLinear(_pack_parts(parts), bias, norm)
+        if types <= set(_FOUR_BIT) and self._device.kind != "cpu":
+            return self._int4(parts, bias, norm)
+        codes, scales = _row_scaled(parts)
+        dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
+        return Int8Linear(codes.to(self.device), scales.to(self.device, dtype), bias, norm)
+
+    def _int4(self, parts: list[Codes], bias: Tensor | None, norm: RMSNorm | None) -> Linear:
+        q, scale_and_zero = _int4_operands(parts, self._device.vector_dtype)
+        # CUDA's operator takes the number of inner tiles of 16 columns, up to 8; Metal's has no choice but 2.
+        inner_tiles = 8 if self._device.kind == "cuda" else 2
+        pairs = (q[:, ::2] << 4 | q[:, 1::2]).to(self.device)
+        packed = torch.ops.aten._convert_weight_to_int4pack(pairs, inner_tiles)
+        return Int4Linear(packed, scale_and_zero.to(self.device), bias, norm)
 
     def _codes(self, name: str, order: Tensor | None) -> Codes:
         info = self._file.tensors[f"{name}.weight"]
@@ -175,27 +199,6 @@ class WeightLoader:
             return codes(rows, info.type, info.shape)
         except ValueError:
             return _requantised(dequantise(rows, info.type, info.shape))
-
-    def _packed_for_gpu(self, types: set[GGMLType], parts: list[Codes], bias: Tensor | None) -> Linear:
-        device, dtype = self._device.torch_device, self._device.vector_dtype
-        if types <= set(_FOUR_BIT):
-            q, scale_and_zero = _int4_operands(parts, dtype)
-            if self._device.kind == "mps":
-                packed = torch.ops.aten._convert_weight_to_int4pack(
-                    (q[:, ::2] << 4 | q[:, 1::2]).to(device), 2
-                )
-            else:
-                packed = torch.ops.aten._convert_weight_to_int4pack(
-                    (q[:, ::2] << 4 | q[:, 1::2]).to(device), 8
-                )
-            return Int4Linear(packed, scale_and_zero.to(device), bias)
-        values, scales = _row_scaled(parts)
-        return Int8Linear(values.to(device), scales.to(device, dtype), bias)
-
-    def _packed_for_plain_cpu(self, types: set[GGMLType], parts: list[Codes], bias: Tensor | None) -> Linear:
-        """torch's own packed products, for processors that our kernels cannot be compiled for."""
-        values, scales = _row_scaled(parts)
-        return Int8Linear(values, scales.to(torch.bfloat16), bias)
 
 
 class Embedding:
@@ -211,6 +214,21 @@ class Embedding:
         """float32 [T, d]."""
         rows = self._rows[torch.tensor(tokens)]
         return dequantise(rows, self._kind, (len(tokens), self._width)).to(self._device.torch_device)
+
+
+def _pack_parts(parts: list[Codes], *, interleave: bool = False) -> PackedMatrix:
+    """The parts one below the other; with `interleave` two parts' blocks of 32 rows alternate."""
+    bits, offset, merged = _merge(parts)
+
+    def arranged(rows: Tensor) -> Tensor:
+        if not interleave:
+            return rows
+        return rows.unflatten(0, (2, -1, BLOCK_ROWS)).transpose(0, 1).flatten(0, 2)
+
+    minimum = arranged(merged.minimum) if merged.minimum is not None else None
+    return pack(
+        arranged(merged.q), arranged(merged.scale), minimum, bits=bits, group=merged.group, offset=offset
+    )
 
 
 def _merge(parts: list[Codes]) -> tuple[CodeBits, int, Codes]:

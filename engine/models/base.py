@@ -19,7 +19,6 @@ from engine.device import Device
 from engine.errors import InvalidRequest, ModelFileError, OutOfMemory, PromptTooLong, UnsupportedModel
 from engine.gguf.metadata import Metadata
 from engine.layers.linear import Linear
-from engine.layers.norm import RMSNorm
 from engine.layers.step import Segment, Step
 from engine.layers.weights import Embedding, WeightLoader
 
@@ -72,7 +71,6 @@ class Stack:
 
     embedding: Embedding
     blocks: list[Block]
-    norm: RMSNorm
     head: Linear
     embedding_scale: float = 1.0
 
@@ -84,7 +82,7 @@ class Stack:
         for block in self.blocks[:-1]:
             x = block(x, step)  # type: ignore[arg-type]
         x = self.blocks[-1](x, step, last=True)  # type: ignore[arg-type]
-        return self.head(self.norm(x)).float() if x is not None else None
+        return self.head(x).float() if x is not None else None
 
 
 class Model:

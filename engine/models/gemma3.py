@@ -41,12 +41,12 @@ def attention(load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> S
             f"{name}.attn_q",
             f"{name}.attn_k",
             f"{name}.attn_v",
+            norm=load.norm(f"{name}.attn_norm", model.eps),
             orders={
                 f"{name}.attn_q": pair_order(model.n_heads, model.head_dim, n_rotated),
                 f"{name}.attn_k": pair_order(model.n_kv_heads, model.head_dim, n_rotated),
             },
         ),
-        out=load.linear(f"{name}.attn_output"),
         rope=rope,
         n_heads=model.n_heads,
         n_kv_heads=model.n_kv_heads,
@@ -63,21 +63,22 @@ class Gemma3Block:
 
     def __init__(self, load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> None:
         name = f"blk.{layer}"
-        self._attention_norm = load.norm(f"{name}.attn_norm", model.eps)
         self._attention = attention(load, model, layer, rope)
+        self._out = load.linear(f"{name}.attn_output")
         self._attention_out_norm = load.norm(f"{name}.post_attention_norm", model.eps)
-        self._mlp_norm = load.norm(f"{name}.ffn_norm", model.eps)
+        mlp_norm = load.norm(f"{name}.ffn_norm", model.eps)
         self._mlp = GatedMLP(
-            load.gated(f"{name}.ffn_gate", f"{name}.ffn_up", Activation.GELU), load.linear(f"{name}.ffn_down")
+            load.gated(f"{name}.ffn_gate", f"{name}.ffn_up", Activation.GELU, mlp_norm),
+            load.linear(f"{name}.ffn_down"),
         )
         self._mlp_out_norm = load.norm(f"{name}.post_ffw_norm", model.eps)
 
     def __call__(self, x: Tensor, step: Step, *, last: bool = False) -> Tensor | None:
-        mixed = self._attention(self._attention_norm(x), step, last=last)
-        if mixed is None:
+        heads = self._attention(x, step, last=last)
+        if heads is None:
             return None
-        x = (x[step.wanted_rows()] if last else x) + self._attention_out_norm(mixed.float())
-        return x + self._mlp_out_norm(self._mlp(self._mlp_norm(x)).float())
+        x = (step.wanted(x) if last else x) + self._attention_out_norm(self._out(heads).float())
+        return x + self._mlp_out_norm(self._mlp(x).float())
 
 
 def stack(load: WeightLoader, model: ModelSpec) -> Stack:
@@ -100,7 +101,6 @@ def stack(load: WeightLoader, model: ModelSpec) -> Stack:
             Gemma3Block(load, model, layer, ropes[model.layers[layer].kind])
             for layer in range(model.n_layers)
         ],
-        norm=load.norm("output_norm", model.eps),
-        head=load.linear(output_name(load)),
+        head=load.linear(output_name(load), norm=load.norm("output_norm", model.eps)),
         embedding_scale=model.d_model**0.5,
     )

@@ -31,12 +31,12 @@ def attention(load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> S
             f"{name}.attn_q",
             f"{name}.attn_k",
             f"{name}.attn_v",
+            norm=load.norm(f"{name}.attn_norm", model.eps),
             orders={
                 f"{name}.attn_q": pair_order(model.n_heads, model.head_dim, n_rotated),
                 f"{name}.attn_k": pair_order(model.n_kv_heads, model.head_dim, n_rotated),
             },
         ),
-        out=load.linear(f"{name}.attn_output"),
         rope=rope,
         n_heads=model.n_heads,
         n_kv_heads=model.n_kv_heads,
@@ -52,19 +52,20 @@ class Qwen3Block:
 
     def __init__(self, load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> None:
         name = f"blk.{layer}"
-        self._attention_norm = load.norm(f"{name}.attn_norm", model.eps)
         self._attention = attention(load, model, layer, rope)
-        self._mlp_norm = load.norm(f"{name}.ffn_norm", model.eps)
+        self._out = load.linear(f"{name}.attn_output")
+        mlp_norm = load.norm(f"{name}.ffn_norm", model.eps)
         self._mlp = GatedMLP(
-            load.gated(f"{name}.ffn_gate", f"{name}.ffn_up", Activation.SILU), load.linear(f"{name}.ffn_down")
+            load.gated(f"{name}.ffn_gate", f"{name}.ffn_up", Activation.SILU, mlp_norm),
+            load.linear(f"{name}.ffn_down"),
         )
 
     def __call__(self, x: Tensor, step: Step, *, last: bool = False) -> Tensor | None:
-        mixed = self._attention(self._attention_norm(x), step, last=last)
-        if mixed is None:
+        heads = self._attention(x, step, last=last)
+        if heads is None:
             return None
-        x = (x[step.wanted_rows()] if last else x) + mixed
-        return x + self._mlp(self._mlp_norm(x))
+        x = self._out.add_to(step.wanted(x) if last else x, heads)
+        return self._mlp.add_to(x)
 
 
 def stack(load: WeightLoader, model: ModelSpec) -> Stack:
@@ -79,6 +80,5 @@ def stack(load: WeightLoader, model: ModelSpec) -> Stack:
     return Stack(
         embedding=load.embedding("token_embd"),
         blocks=[Qwen3Block(load, model, layer, rope) for layer in range(model.n_layers)],
-        norm=load.norm("output_norm", model.eps),
-        head=load.linear(output_name(load)),
+        head=load.linear(output_name(load), norm=load.norm("output_norm", model.eps)),
     )
