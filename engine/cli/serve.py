@@ -19,7 +19,7 @@ from engine.node.library import Library
 from engine.node.running import announce
 
 if TYPE_CHECKING:
-    from engine.cli.assemble import DecodeEngine
+    from engine.assembly import DecodeEngine
 
 EXAMPLE = """\
   baton serve --model smollm2-135m
@@ -99,7 +99,7 @@ class _Service:
             self._engine.close()
 
     def _load(self) -> None:
-        from engine.cli.assemble import open_decode_engine
+        from engine.assembly import open_decode_engine
         from engine.server.app import attach
 
         with loading_bar(f"loading {self._path.name}") as progress:
