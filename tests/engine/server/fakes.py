@@ -103,7 +103,7 @@ def call(app, method, path, **request):
     async def run():
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return await client.request(method, path, **request)
+            return await asyncio.wait_for(client.request(method, path, **request), TIMEOUT_S)
 
     return asyncio.run(run())
 
