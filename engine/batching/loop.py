@@ -26,7 +26,7 @@ from engine.batching.slot import SlotState
 from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
-from engine.handoff import prefill_client as handoff
+from engine.handoff import client_events as handoff
 from engine.handoff.route import MIN_REMOTE_TOKENS
 
 if TYPE_CHECKING:

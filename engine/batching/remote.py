@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.batching.request import Request
 from engine.cache.spec import Landing
 from engine.errors import PeerError
-from engine.handoff.prefill_client import ClientEvent, ClientStatus, Finished, Released
+from engine.handoff.client_events import ClientEvent, ClientStatus, Finished, Released
 from engine.handoff.route import Decision, RouteReason, choose
 
 if TYPE_CHECKING:

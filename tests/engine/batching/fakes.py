@@ -18,7 +18,7 @@ from engine.batching.chunks import equal_chunks
 from engine.batching.loop import EngineLoop
 from engine.batching.request import Failed, Finished, Request, SamplingParams, Token
 from engine.cache.spec import Landing, LayerKind
-from engine.handoff import prefill_client as handoff
+from engine.handoff import client_events as handoff
 
 N_VOCAB = 260
 END = 256

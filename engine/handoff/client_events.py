@@ -1,0 +1,64 @@
+"""What the way to the worker tells the engine loop: plain messages, one a piece of news. No sockets, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientStatus:
+    """Whether the worker can be asked now; if not, `note` says why in a sentence."""
+
+    ready: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The worker begins; `reused_tokens` positions were in its own cache."""
+
+    request_id: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for."""
+
+    request_id: int
+    first: int
+    stop: int
+    final: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The worker is done, and the courier will write no more.
+
+    `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
+    acknowledgement of the final commit.
+    """
+
+    request_id: int
+    payload_bytes: int
+    overlap: float
+    tail_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """No more commits will come, for the reason given; `Released` follows."""
+
+    request_id: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """After a failure or a cancel: the courier will write no more."""
+
+    request_id: int
+
+
+ClientEvent = Accepted | Committed | Finished | Failed | Released
