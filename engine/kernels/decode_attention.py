@@ -303,11 +303,7 @@ class _CacheElements:
         if self._dtype is torch.float16:
             value = k.b.fptrunc(value, k.vf16)
         elif self._dtype is torch.bfloat16:
-            # Round to nearest, ties to even.
-            bits = k.b.bitcast(value, k.vi32)
-            odd = k.b.and_(k.b.lshr(bits, k.ints(16)), k.ints(1))
-            bits = k.b.add(bits, k.b.add(odd, k.ints(0x7FFF)))
-            value = k.b.trunc(k.b.lshr(bits, k.ints(16)), k.vi16)
+            value = k.b.trunc(k.bf16_bits(value), k.vi16)
         k.store(value, address)
 
 

@@ -59,6 +59,33 @@ def _openmp() -> ctypes.CDLL | None:
     return None
 
 
+@functools.cache
+def has_cpu_feature(name: str) -> bool:
+    """Whether kernels can be compiled here and may use LLVM's CPU feature `name`."""
+    if not available():
+        return False
+    import llvmlite.binding as llvm
+
+    return bool(llvm.get_host_cpu_features().get(name, False))
+
+
+def _bfloat() -> Any:
+    """LLVM's bfloat type, which llvmlite has no class for."""
+    import llvmlite.ir as ir
+
+    class BFloat(ir.Type):
+        def _to_string(self) -> str:
+            return "bfloat"
+
+        def __eq__(self, other: object) -> bool:
+            return type(other).__name__ == "BFloat"
+
+        def __hash__(self) -> int:
+            return hash("bfloat")
+
+    return BFloat()
+
+
 class Builder:
     """Emits one kernel: a function of `fields` 64-bit integers whose body runs once on every thread of a team.
 
@@ -136,6 +163,21 @@ class Builder:
         empty = self.ir.Constant(kind, self.ir.Undefined)
         first = self.b.insert_element(empty, scalar, self.ir.Constant(self.i32, 0))
         return self.b.shuffle_vector(first, empty, self.ir.Constant(self.vi32, [0] * LANES))
+
+    def dot_pairs(self, total: Any, first: Any, second: Any) -> Any:
+        """`total` plus, by lane, the products of two pairs of bfloat16; needs the feature avx512bf16."""
+        pairs = self.ir.VectorType(_bfloat(), 2 * LANES)
+        first, second = self.b.bitcast(first, pairs), self.b.bitcast(second, pairs)
+        return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vf32, total, first, second)
+
+    def bf16_bits(self, value: Any) -> Any:
+        """The upper halves of float32 lanes, rounded to nearest even, as integers below 65536."""
+        bits = self.b.bitcast(value, self.vi32)
+        odd = self.b.and_(self.b.lshr(bits, self.ints(16)), self.ints(1))
+        return self.b.lshr(self.b.add(bits, self.b.add(odd, self.ints(0x7FFF))), self.ints(16))
+
+    def larger_lanes(self, first: Any, second: Any) -> Any:
+        return self.intrinsic(f"llvm.maxnum.v{LANES}f32", self.vf32, first, second)
 
     def shuffle(self, first: Any, second: Any, lanes: list[int]) -> Any:
         """Lanes picked from `first` (numbers below 16) and `second` (16 and up)."""

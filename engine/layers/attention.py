@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.cache.attention import Visible
+from engine.kernels import chunk_attention_bf16
 from engine.kernels.chunk_attention import attend_chunk_cpu
 from engine.kernels.decode_attention import DecodeAttention, HeadNorms
 from engine.layers.linear import Linear, PackedLinear
@@ -121,7 +122,7 @@ class SelfAttention:
             for rows in step.rows
         ]
         step.wrote(self._layer)
-        query = query_key[:, :n_heads].to(dtype)
+        query = query_key[:, :n_heads]
         parts = []
         for rows, visible in zip(step.rows, seen, strict=True):
             begin = rows.wanted if last else rows.begin
@@ -150,7 +151,10 @@ class SelfAttention:
     def _attend(self, query: Tensor, seen: Visible, step: Step) -> Tensor:
         """Rows [T, H, D], the newest of `seen`, which may hold more than a window lets the first of them see."""
         if query.shape[0] == 1:
-            return self._attend_newest(query[0], seen).unsqueeze(0)
+            return self._attend_newest(query[0].to(step.cache_dtype), seen).unsqueeze(0)
+        if query.device.type == "cpu" and chunk_attention_bf16.supports(self._head_dim, step.cache_dtype):
+            return chunk_attention_bf16.attend_chunk_bf16(query, seen, self._scale, self._window)
+        query = query.to(step.cache_dtype)
         if query.device.type == "cpu" and not self._window:
             return attend_chunk_cpu(query, seen, self._scale, step.block_mask)
         return attend_chunk(query, seen, self._scale, step.mask(seen, query.shape[0], self._window))
