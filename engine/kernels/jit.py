@@ -12,6 +12,7 @@ import ctypes
 import functools
 import struct
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,18 +258,12 @@ class Builder:
             ir.FunctionType(ir.VoidType(), [self._body.type, pointer, self.i32, self.i32]),
             "GOMP_parallel",
         )
-        # The entry takes the fields and the number of threads, packs the fields on its stack and starts the team.
-        entry = ir.Function(
-            self.module, ir.FunctionType(ir.VoidType(), [self.i64] * (len(self._fields) + 1)), "entry"
-        )
+        entry = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer, self.i32]), "entry")
         b = ir.IRBuilder(entry.append_basic_block("entry"))
-        context = b.alloca(self.i64, len(self._fields))
-        for index, argument in enumerate(entry.args[:-1]):
-            b.store(argument, b.gep(context, [self.c(index)]))
-        threads = b.trunc(entry.args[-1], self.i32)
-        b.call(parallel, [self._body, b.bitcast(context, pointer), threads, ir.Constant(self.i32, 0)])
+        fields, threads = entry.args
+        b.call(parallel, [self._body, fields, threads, ir.Constant(self.i32, 0)])
         b.ret_void()
-        return Kernel(str(self.module), n_fields=len(self._fields))
+        return Kernel(str(self.module))
 
 
 def float_bits(value: float) -> int:
@@ -282,7 +277,7 @@ class Kernel:
     The call holds no reference to what the addresses point to and does not check them; it releases the GIL.
     """
 
-    def __init__(self, source: str, *, n_fields: int) -> None:
+    def __init__(self, source: str) -> None:
         import llvmlite.binding as llvm
 
         module = llvm.parse_assembly(source)
@@ -298,7 +293,9 @@ class Kernel:
         self._engine = llvm.create_mcjit_compiler(module, machine)
         self._engine.finalize_object()
         address = self._engine.get_function_address("entry")
-        self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (n_fields + 1))(address)
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(address)
+        """`run(address, threads)`: the same with the fields in memory, for who calls often."""
 
-    def __call__(self, *fields: int) -> None:
-        self._call(*fields)
+    def __call__(self, *fields_and_threads: int) -> None:
+        fields = array("q", fields_and_threads[:-1])
+        self.run(fields.buffer_info()[0], fields_and_threads[-1])

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,57 +50,80 @@ class Normed:
     eps: float
 
 
-def gemv(
-    x: Tensor,
-    matrix: PackedMatrix,
-    *,
-    normed: Normed | None = None,
-    bias: Tensor | None = None,
-    ending: Ending = Ending.STORE,
-    out: Tensor | None = None,
-) -> Tensor:
-    """x [M, K] float32 -> [M, N] float32 (or [M, N/2] for a gated ending). Needs `jit.available()`.
+class Gemv:
+    """One packed matrix with all that is done around its product. Needs `jit.available()`.
 
-    With `Ending.ADD` the product is added to `out`, which is required then. `bias` float32 [N] goes with STORE and ADD.
-    A row's numbers do not depend on how many rows there are. Needs contiguous operands.
+    `bias` float32, padded to the matrix's blocks, goes with STORE and ADD. A row's numbers do not depend on how many
+    rows there are. Not for several threads at once.
     """
-    n_rows, n_cols = x.shape
-    width = matrix.n_blocks * BLOCK_ROWS // (2 if ending.gated else 1)
-    if out is None:
-        out = torch.empty(n_rows, width, dtype=torch.float32)
-    threads = torch.get_num_threads()
-    # Each thread keeps its own normalised x and sums of x by group: cheaper than sharing them.
-    scratch = torch.empty(threads * MAX_ROWS * (n_cols + n_cols // matrix.group), dtype=torch.float32)
-    kernel_of = functools.partial(
-        _kernel,
-        matrix.bits,
-        matrix.group,
-        matrix.offset,
-        matrix.minima is not None,
-        normed is not None,
-        bias is not None,
-        ending,
-    )
-    minima, addend = matrix.minima, bias
-    for first in range(0, n_rows, MAX_ROWS):
-        rows = min(MAX_ROWS, n_rows - first)
-        kernel_of(rows)(
-            x.data_ptr() + 4 * first * n_cols,
-            matrix.codes.data_ptr(),
-            matrix.scales.data_ptr(),
-            minima.data_ptr() if minima is not None else 0,
-            out.data_ptr() + 4 * first * out.shape[1],
-            scratch.data_ptr(),
-            normed.weight.data_ptr() if normed is not None else 0,
-            jit.float_bits(normed.eps) if normed is not None else 0,
-            addend.data_ptr() if addend is not None else 0,
-            jit.float_bits(matrix.norm),
-            n_cols,
-            matrix.n_blocks,
-            out.shape[1],
-            threads,
+
+    def __init__(
+        self,
+        matrix: PackedMatrix,
+        *,
+        normed: Normed | None = None,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.STORE,
+    ) -> None:
+        self.matrix = matrix
+        self.width = matrix.n_blocks * BLOCK_ROWS // (2 if ending.gated else 1)
+        self._kept = (normed, bias)
+        self._kind = (
+            matrix.bits,
+            matrix.group,
+            matrix.offset,
+            matrix.minima is not None,
+            normed is not None,
+            bias is not None,
+            ending,
         )
-    return out
+        self._row_bytes = 4 * matrix.n_cols
+        fixed = {
+            "codes": matrix.codes.data_ptr(),
+            "scales": matrix.scales.data_ptr(),
+            "minima": matrix.minima.data_ptr() if matrix.minima is not None else 0,
+            "norm_weight": normed.weight.data_ptr() if normed is not None else 0,
+            "norm_eps": jit.float_bits(normed.eps) if normed is not None else 0,
+            "bias": bias.data_ptr() if bias is not None else 0,
+            "scale": jit.float_bits(matrix.norm),
+            "n_cols": matrix.n_cols,
+            "n_blocks": matrix.n_blocks,
+            "width": self.width,
+        }
+        self._fields = array("q", (fixed.get(name, 0) for name in _FIELDS))
+        self._address = self._fields.buffer_info()[0]
+        self._runs: dict[int, Callable[[int, int], None]] = {}
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """x float32 [M, K] -> float32 [M, width], contiguous both; with `Ending.ADD` added to `out`, required then."""
+        n_rows = x.shape[0]
+        if out is None:
+            out = torch.empty(n_rows, self.width)
+        threads = torch.get_num_threads()
+        fields = self._fields
+        # Each thread keeps its own normalised x and sums of x by group: cheaper than sharing them.
+        fields[_SCRATCH] = _scratch(threads * MAX_ROWS * 2 * self.matrix.n_cols).data_ptr()
+        x_address, out_address = x.data_ptr(), out.data_ptr()
+        for first in range(0, n_rows, MAX_ROWS):
+            rows = min(MAX_ROWS, n_rows - first)
+            fields[_X] = x_address + first * self._row_bytes
+            fields[_OUT] = out_address + first * 4 * self.width
+            run = self._runs.get(rows)
+            if run is None:
+                run = self._runs[rows] = _kernel(*self._kind, rows).run
+            run(self._address, threads)
+        return out
+
+
+_scratch_memory = threading.local()
+
+
+def _scratch(n_floats: int) -> Tensor:
+    """Memory for one call, kept by the calling thread for the next."""
+    kept: Tensor | None = getattr(_scratch_memory, "kept", None)
+    if kept is None or kept.numel() < n_floats:
+        kept = _scratch_memory.kept = torch.empty(2 * n_floats)
+    return kept
 
 
 def gemv_reference(
@@ -109,7 +135,7 @@ def gemv_reference(
     ending: Ending = Ending.STORE,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The same as `gemv` in plain torch."""
+    """What `Gemv` gives, in plain torch."""
     if normed is not None:
         x = F.rms_norm(x, (x.shape[1],), normed.weight, normed.eps)
     y = x @ unpack(matrix).t()
@@ -140,6 +166,8 @@ _FIELDS = (
     "n_blocks",
     "width",
 )
+
+_X, _OUT, _SCRATCH = (_FIELDS.index(name) for name in ("x", "out", "scratch"))
 
 _HALVES = range(BLOCK_ROWS // jit.LANES)
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.packed import BLOCK_ROWS, PackedMatrix
-from engine.kernels.packed_gemv import Ending, gemv
+from engine.kernels.packed_gemv import Ending, Gemv
 from engine.layers.norm import RMSNorm
 
 
@@ -74,21 +74,22 @@ class PackedLinear(Linear):
 
     def __init__(self, matrix: PackedMatrix, bias: Tensor | None = None, norm: RMSNorm | None = None) -> None:
         self.matrix = matrix
-        self._padded = matrix.n_blocks * BLOCK_ROWS
-        self._bias = F.pad(bias, (0, self._padded - matrix.n_rows)) if bias is not None else None
-        self._normed = norm.fused() if norm is not None else None
         self.n_bytes = matrix.n_bytes
+        padding = matrix.n_blocks * BLOCK_ROWS - matrix.n_rows
+        self._is_padded = padding > 0
+        bias = F.pad(bias, (0, padding)) if bias is not None else None
+        normed = norm.fused() if norm is not None else None
+        self._store = Gemv(matrix, normed=normed, bias=bias)
+        self._add = Gemv(matrix, normed=normed, bias=bias, ending=Ending.ADD)
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = gemv(_plain(x), self.matrix, normed=self._normed, bias=self._bias)
-        return y if self._padded == self.matrix.n_rows else y[:, : self.matrix.n_rows].contiguous()
+        y = self._store(_plain(x))
+        return y[:, : self.matrix.n_rows].contiguous() if self._is_padded else y
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        if self._padded != self.matrix.n_rows or not residual.is_contiguous():
+        if self._is_padded or not residual.is_contiguous():
             return residual + self(x)
-        return gemv(
-            _plain(x), self.matrix, normed=self._normed, bias=self._bias, ending=Ending.ADD, out=residual
-        )
+        return self._add(_plain(x), residual)
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.packed import PackedMatrix
-from engine.kernels.packed_gemv import Ending, gemv
+from engine.kernels.packed_gemv import Ending, Gemv
 from engine.layers.linear import BlockedLinear, Linear
 from engine.layers.norm import RMSNorm
 
@@ -66,12 +66,10 @@ class PackedGate:
     """Packed on a CPU: blocks of 32 rows of gate and of up alternate in one matrix, and one call does it all."""
 
     def __init__(self, matrix: PackedMatrix, activation: Activation, norm: RMSNorm) -> None:
-        self._matrix = matrix
-        self._ending = Ending(activation.value)
-        self._normed = norm.fused()
+        self._gemv = Gemv(matrix, normed=norm.fused(), ending=Ending(activation.value))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return gemv(x.contiguous(), self._matrix, normed=self._normed, ending=self._ending)
+        return self._gemv(x.contiguous())
 
 
 class GatedMLP:
