@@ -115,7 +115,9 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         ("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan", "stablelm2", "solar-open", "grok-2"), _QWEN2
     ),
     "qwen35": _QWEN35,
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "gigachat", "exaone4", "trillion"), _PLAIN_GPT2),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "gigachat", "exaone4", "trillion"), _PLAIN_GPT2
+    ),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
         _DIGITS_GPT2,

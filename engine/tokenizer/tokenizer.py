@@ -42,11 +42,12 @@ class Tokenizer:
                 gc.enable()
         self._add_bos = bool(add_bos) and vocabulary.bos_id is not None
         self._add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
-        hidden = self._ids_of(_HIDDEN_TYPES)
+        control = self._ids_of(_HIDDEN_TYPES)
+        control.update({vocabulary.tokens[index]: index for index in vocabulary.markup_ids})
         defined = self._ids_of({TokenType.USER_DEFINED})
-        self._control_tokens = SpecialTokens(hidden)
+        self._control_tokens = SpecialTokens(control)
         self._defined_tokens = SpecialTokens(defined)
-        self._all_special = SpecialTokens(hidden | defined)
+        self._all_special = SpecialTokens(control | defined)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -114,13 +115,10 @@ class Tokenizer:
                 pieces.extend(self._defined_tokens.cut(piece.replace(guard, "")))
         return self._finish(pieces, add_special=add_special)
 
-    def control_texts_in(self, text: str) -> set[str]:
-        """Which control tokens are written out in `text`."""
-        return self._control_tokens.occurring(text)
-
-    @cached_property
-    def control_texts(self) -> tuple[str, ...]:
-        return tuple(self._ids_of(_HIDDEN_TYPES))
+    @property
+    def control_tokens(self) -> SpecialTokens:
+        """The tokens that `parse_special` lets a text spell out, and that a user's words must not."""
+        return self._control_tokens
 
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
         """Text of `ids`; control tokens are left out unless `special`.

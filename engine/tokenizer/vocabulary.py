@@ -68,6 +68,9 @@ END_TEXTS = frozenset(
     }
 )
 
+# Tags of a page, too: where the file does not call this token a control token, it is text and ends nothing.
+MARKUP_TEXT = "</s>"
+
 # A model that fills in the middle of a file goes on with these when the middle is done.
 FIM_END_TEXTS = frozenset(
     {
@@ -121,7 +124,10 @@ HARMONY_TEXTS = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constra
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Tokens of one model; index is id. `scores` only for SPM, `merges` ("left right") only for BPE."""
+    """Tokens of one model; index is id. `scores` only for SPM, `merges` ("left right") only for BPE.
+
+    `markup_ids` are tokens of plain text that are looked for like control tokens where those are.
+    """
 
     kind: VocabularyKind
     pre: str
@@ -133,6 +139,7 @@ class Vocabulary:
     eos_id: int | None
     unknown_id: int | None
     end_ids: frozenset[int]
+    markup_ids: frozenset[int]
     add_bos: bool | None
     add_eos: bool
     add_space_prefix: bool
@@ -169,7 +176,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise ModelFileError("the vocabulary lists a token twice: the model file is broken, convert it again")
     types = list(_numbers(metadata, "tokenizer.ggml.token_type", len(tokens), int, TokenType.NORMAL))
     bos_id, eos_id, unknown_id = _special_ids(metadata, kind, len(tokens))
-    ends = _end_ids(metadata, index_of, types, eos_id)
+    markup = _markup_ids(index_of, types, eos_id)
+    ends = _end_ids(metadata, index_of, types, eos_id, markup)
     add_bos = metadata.get("tokenizer.ggml.add_bos_token")
     return Vocabulary(
         kind=kind,
@@ -186,9 +194,11 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         eos_id=eos_id,
         unknown_id=unknown_id,
         end_ids=ends,
+        markup_ids=markup,
         add_bos=None if add_bos is None else bool(add_bos),
         add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
-        add_space_prefix=kind is VocabularyKind.SPM and bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        add_space_prefix=kind is VocabularyKind.SPM
+        and bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
     )
 
 
@@ -210,8 +220,7 @@ def _special_ids(
     defaults: tuple[int | None, ...] = (1, 2, 0) if kind is VocabularyKind.SPM else (None, None, None)
     names = ("bos", "eos", "unknown")
     bos, eos, unknown = (
-        _special_id(metadata, name, n_tokens, default)
-        for name, default in zip(names, defaults, strict=True)
+        _special_id(metadata, name, n_tokens, default) for name, default in zip(names, defaults, strict=True)
     )
     return bos, eos, unknown
 
@@ -228,27 +237,41 @@ def _special_id(
     return value
 
 
+def _markup_ids(index_of: Mapping[str, int], types: Sequence[int], eos_id: int | None) -> frozenset[int]:
+    token_id = index_of.get(MARKUP_TEXT)
+    if token_id is None or token_id == eos_id or types[token_id] != TokenType.NORMAL:
+        return frozenset()
+    return frozenset({token_id})
+
+
 def _end_ids(
-    metadata: Mapping[str, Any], index_of: Mapping[str, int], types: list[int], eos_id: int | None
+    metadata: Mapping[str, Any],
+    index_of: Mapping[str, int],
+    types: list[int],
+    eos_id: int | None,
+    markup: frozenset[int],
 ) -> frozenset[int]:
-    """Ids that end an answer; sets their type (and that of other control-looking tokens) in `types`."""
-    ends = {index_of[text] for text in (END_TEXTS | FIM_END_TEXTS) & index_of.keys()}
-    for text in (END_TEXTS | FIM_END_TEXTS | FIM_TEXTS) & index_of.keys():
-        types[index_of[text]] = TokenType.CONTROL
+    """Ids that end an answer; corrects in `types` those that a file calls text though they are marks."""
+    known = (END_TEXTS | FIM_END_TEXTS | FIM_TEXTS) & index_of.keys()
+    marks = {text: index_of[text] for text in known if index_of[text] not in markup}
+    for token_id in marks.values():
+        types[token_id] = TokenType.CONTROL
     for text in HARMONY_TEXTS & index_of.keys():
         types[index_of[text]] = TokenType.USER_DEFINED
-    for special in (eos_id, *(_special_id(metadata, name, len(types)) for name in ("eot", "eom"))):
+    ends = {token_id for text, token_id in marks.items() if text not in FIM_TEXTS}
+    for name in ("eos", "eot", "eom"):
+        special = eos_id if name == "eos" else _special_id(metadata, name, len(types))
         if special is not None:
             ends.add(special)
-    known = {text for text in END_TEXTS if text in index_of}
-    harmony = known >= {"<|return|>", "<|call|>"} or known >= {"<|flush|>", "<|calls|>"}
-    if harmony and "<|end|>" in known:
+    if "<|end|>" in marks and (
+        marks.keys() >= {"<|return|>", "<|call|>"} or marks.keys() >= {"<|flush|>", "<|calls|>"}
+    ):
         # Ends one message of an answer there, not the answer.
-        ends.discard(index_of["<|end|>"])
-        types[index_of["<|end|>"]] = TokenType.USER_DEFINED
-    if known >= {"<|tool_response>", "</s>"}:
-        ends.discard(index_of["</s>"])
-        types[index_of["</s>"]] = TokenType.NORMAL
+        ends.discard(marks["<|end|>"])
+        types[marks["<|end|>"]] = TokenType.USER_DEFINED
+    if marks.keys() >= {"<|tool_response>", MARKUP_TEXT}:
+        ends.discard(marks[MARKUP_TEXT])
+        types[marks[MARKUP_TEXT]] = TokenType.NORMAL
     return frozenset(ends)
 
 
@@ -273,7 +296,9 @@ def _numbers(
     try:
         numbers = tuple(map(kind, values))
     except (TypeError, ValueError):
-        raise ModelFileError(f"{key} in the model file is not a list of numbers: convert the model again") from None
+        raise ModelFileError(
+            f"{key} in the model file is not a list of numbers: convert the model again"
+        ) from None
     if len(numbers) < count:
         raise ModelFileError(f"{key} has {len(numbers)} entries for {count} tokens: the model file is broken")
     return numbers[:count]
