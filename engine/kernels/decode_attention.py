@@ -51,7 +51,6 @@ class DecodeAttention:
         self._n_heads, self._head_dim = n_heads, head_dim
         self._part_heads = -(-group // parts)
         self._threads = threads
-        self._scratch = torch.empty(0)
         self._kernel = _kernel(
             n_heads, n_kv_heads, head_dim, self._part_heads, dtype, normed, jit.float_bits(scale)
         )
@@ -61,7 +60,7 @@ class DecodeAttention:
     def of(
         cls, *, n_heads: int, n_kv_heads: int, head_dim: int, scale: float, dtype: torch.dtype, normed: bool
     ) -> DecodeAttention:
-        """One kernel for all layers that look alike; they run one after the other, so they share its scratch."""
+        """One kernel for all layers that look alike, in all models of the process: it keeps nothing between calls."""
         return cls(
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
@@ -84,8 +83,7 @@ class DecodeAttention:
         seen = max(row.n_seen for row in rows)
         positions = -(-seen // LANES) * LANES
         per_thread = self._part_heads * (positions + self._head_dim + LANES * LANES)
-        if self._scratch.numel() < per_thread * self._threads:
-            self._scratch = torch.empty(2 * per_thread * self._threads, dtype=torch.float32)
+        scratch = torch.empty(per_thread * self._threads, dtype=torch.float32)
         out = torch.empty(len(rows), self._n_heads * self._head_dim, dtype=torch.float32)
         places = array("q")
         for row in rows:
@@ -95,7 +93,7 @@ class DecodeAttention:
             factors.data_ptr(),
             places.buffer_info()[0],
             out.data_ptr(),
-            self._scratch.data_ptr(),
+            scratch.data_ptr(),
             per_thread,
             positions,
             norms.q_weight.data_ptr() if norms is not None else 0,
