@@ -10,6 +10,7 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint
 
 # What `make bench` measures.
 MODEL ?= qwen2.5-coder-0.5b
+PEER = $(if $(wildcard .venv/lib/python*/site-packages/llama_cpp),--peer llama.cpp)
 
 .PHONY: help demo test lint soak models bench peer clean
 
@@ -44,9 +45,9 @@ models: .venv/ready
 		$(BATON) models get $$name || exit; done
 
 bench: .venv/ready
-	$(BATON) bench speed --model $(MODEL)
-	$(BATON) bench quality --model $(MODEL)
-	$(BATON) bench handoff
+	$(BATON) bench speed --model $(MODEL) $(PEER)
+	$(BATON) bench quality --model $(MODEL) $(PEER)
+	$(BATON) bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
 
 peer: .venv/ready
 	sh installers/prepare.sh compiler

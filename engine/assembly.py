@@ -14,14 +14,19 @@ from pathlib import Path
 import torch
 
 from engine.batching.loop import EngineLoop
+from engine.batching.remote import PrefillClient
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.gguf.reader import GGUFFile
+from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
 from engine.node.catalogue import load_catalogue
 from engine.server.backend import Backend, ModelInfo
 from engine.tokenizer import Tokenizer
+
+# Enough rows for the form that prefills.
+_WARM_UP_TOKENS = 64
 
 OnProgress = Callable[[int, int], None]
 
@@ -32,6 +37,7 @@ class DecodeEngine:
 
     backend: Backend
     loop: EngineLoop
+    client: PrefillClient | None
     fingerprint: str
 
     def close(self) -> None:
@@ -50,16 +56,27 @@ def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProg
         info = _model_info(path, file, model)
     spec = _cache_spec(model, args)
     memory = memoryview(mmap.mmap(-1, spec.total_bytes()))
+    pool = SequencePool(spec, model.device, memory)
+    _warm_up(model, pool)
     loop = EngineLoop(
         model=model,
-        pool=SequencePool(spec, model.device, memory),
+        pool=pool,
         new_decoder=tokenizer.stream_decoder,
         end_ids=tokenizer.end_ids,
         chunk_tokens=args.chunk,
     )
     loop.start()
     backend = Backend(engine=loop, tokenizer=tokenizer, template=None, model=info)
-    return DecodeEngine(backend=backend, loop=loop, fingerprint="")
+    return DecodeEngine(backend=backend, loop=loop, client=None, fingerprint="")
+
+
+def _warm_up(model: Model, pool: SequencePool) -> None:
+    """Run both forms of the weights once, so that kernels are compiled before someone waits for an answer."""
+    sequence = pool.sequence(0)
+    n_tokens = min(_WARM_UP_TOKENS, pool.spec.n_ctx - 1)
+    model.forward([Segment(sequence=sequence, tokens=[0] * n_tokens, n_logits=0)], [])
+    model.forward([], [Segment(sequence=sequence, tokens=[0])])
+    sequence.reset()
 
 
 def _cache_spec(model: Model, args: argparse.Namespace) -> CacheSpec:

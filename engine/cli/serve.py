@@ -158,7 +158,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--trust needs --peer HOST:PORT, or --listen HOST:PORT for a worker that calls")
     if not _is_local(args.host) and _api_key() is None:
         raise UserError(
-            f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that clients must send"
+            f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that "
+            "clients must send"
         )
 
 
