@@ -61,6 +61,27 @@ class Twin:
         assert torch.equal(seen.k, torch.stack(self.k[seen.first :]))
         assert torch.equal(seen.v, torch.stack(self.v[seen.first :]))
 
+    def claim(self) -> None:
+        """One row, written as a kernel writes it: by address."""
+        position = self.length
+        row = self.cache.claim(position)
+        k, v = self.draw(1)
+        for base, address, new, held in (
+            (row.k_first, row.k_row, k, self.cache.k),
+            (row.v_first, row.v_row, v, self.cache.v),
+        ):
+            row_bytes = held[0].nbytes
+            index, rest = divmod(address - held.data_ptr(), row_bytes)
+            first, rest_of_first = divmod(base - held.data_ptr(), row_bytes)
+            assert (rest, rest_of_first) == (0, 0)
+            assert 0 <= first <= index < self.n_rows
+            assert index == first + row.n_seen - 1
+            held[index] = new[0]
+            shown = held[first : index + 1]
+            every = torch.stack(self.k if held is self.cache.k else self.v)
+            assert torch.equal(shown, every[-row.n_seen :])
+        assert row.n_seen == min(self.window, position + 1)
+
     def truncate(self, length: int) -> bool:
         """Drop what comes after `length` as `SequenceState` does; False when that costs everything."""
         kept = self.cache.keeps(length)
@@ -113,11 +134,14 @@ def test_random_lives(seed: int) -> None:
     twin = Twin(window=window, n_rows=capacity(window, slack, n_ctx), n_ctx=n_ctx)
     for _ in range(60):
         room = n_ctx - twin.length
-        action = rng.choice(["append", "append", "append", "truncate", "land", "fail"])
+        action = rng.choice(["append", "append", "claim", "claim", "truncate", "land", "fail"])
         if room == 0 or action == "truncate":
             twin.truncate(rng.randint(0, twin.length))
         elif action == "append":
             twin.append(rng.randint(1, min(room, rng.choice([1, 4, 60]))))
+        elif action == "claim":
+            for _ in range(rng.randint(1, min(room, 30))):
+                twin.claim()
         elif action == "land":
             twin.land(rng.randint(1, room))
         else:
