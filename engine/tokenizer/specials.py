@@ -32,16 +32,17 @@ class SpecialTokens:
     def cut(self, text: str) -> list[str | int]:
         """`text` in order as pieces of plain text (never empty) and token ids."""
         pieces: list[str | int] = [text] if text else []
-        for token in sorted(self._occurring(text), key=_longest_first):
+        for token in self.occurring(text):
             pieces = _cut_one(pieces, token, self._ids[token])
         return pieces
 
-    def occurring(self, text: str) -> set[str]:
-        """Which of the tokens' texts occur in `text`."""
-        return set(self._occurring(text))
+    def occurring(self, text: str) -> list[str]:
+        """Which of the tokens' texts occur in `text`, longest first."""
+        return sorted(self._occurring(text), key=_longest_first)
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self._ids)
 
     def _occurring(self, text: str) -> Iterable[str]:
         pending = [self._root] if self._ids else []

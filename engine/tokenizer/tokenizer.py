@@ -45,7 +45,10 @@ class Tokenizer:
         control = self._ids_of(_HIDDEN_TYPES)
         control.update({vocabulary.tokens[index]: index for index in vocabulary.markup_ids})
         defined = self._ids_of({TokenType.USER_DEFINED})
-        self._control_tokens = SpecialTokens(control)
+        # A guard goes inside a token, so one of a single character cannot be guarded.
+        self._template_tokens = SpecialTokens(
+            {text: index for text, index in control.items() if len(text) > 1}
+        )
         self._defined_tokens = SpecialTokens(defined)
         self._all_special = SpecialTokens(control | defined)
 
@@ -97,28 +100,29 @@ class Tokenizer:
         """
         _check_unicode(text)
         specials = self._all_special if parse_special else self._defined_tokens
-        return self._finish(specials.cut(text), add_special=add_special)
+        return self._finish(specials.cut(text), add_bos=add_special, add_eos=add_special)
 
-    def encode_guarded(self, text: str, *, guard: str, add_special: bool) -> list[int]:
+    def encode_guarded(self, text: str, *, guard: str, add_bos: bool) -> list[int]:
         """Ids of `text` without any `guard` in it; control tokens are recognised only where no guard splits them.
 
-        Away from guards the same as `encode` with `parse_special`.
+        Away from guards the same as `encode` with `parse_special`. `add_bos` puts begin of text first where the
+        model wants it.
         """
-        if guard not in text:
-            return self.encode(text, add_special=add_special, parse_special=True)
         _check_unicode(text)
+        if guard not in text:
+            return self._finish(self._all_special.cut(text), add_bos=add_bos, add_eos=False)
         pieces: list[str | int] = []
-        for piece in self._control_tokens.cut(text):
+        for piece in self._template_tokens.cut(text):
             if isinstance(piece, int):
                 pieces.append(piece)
             else:
                 pieces.extend(self._defined_tokens.cut(piece.replace(guard, "")))
-        return self._finish(pieces, add_special=add_special)
+        return self._finish(pieces, add_bos=add_bos, add_eos=False)
 
     @property
-    def control_tokens(self) -> SpecialTokens:
-        """The tokens that `parse_special` lets a text spell out, and that a user's words must not."""
-        return self._control_tokens
+    def template_tokens(self) -> SpecialTokens:
+        """The control tokens that a template may write out, and that what people write must not become."""
+        return self._template_tokens
 
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
         """Text of `ids`; control tokens are left out unless `special`.
@@ -160,9 +164,9 @@ class Tokenizer:
         tokens = self._vocabulary.tokens
         return {tokens[index]: index for index, kind in enumerate(self._types) if kind in wanted}
 
-    def _finish(self, pieces: list[str | int], *, add_special: bool) -> list[int]:
+    def _finish(self, pieces: list[str | int], *, add_bos: bool, add_eos: bool) -> list[int]:
         ids: list[int] = []
-        if add_special and self._add_bos and self.bos_id is not None:
+        if add_bos and self._add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
         texts = self._plain_texts(pieces)
         encodings = iter(self._merging.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
@@ -171,7 +175,7 @@ class Tokenizer:
                 ids.append(piece)
             else:
                 ids.extend(next(encodings).ids)
-        if add_special and self._add_eos and self.eos_id is not None:
+        if add_eos and self._add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
 

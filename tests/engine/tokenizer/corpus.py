@@ -74,8 +74,8 @@ NASTY: tuple[str, ...] = (
     "\u201cquotes\u201d \u2018single\u2019 \u00ab\u00bb \u2014 \u2013 \u2026 \u00bf\u00a1 \u2022 \u2192 \u2211\u222b\u221a",
     "\uff01\uff0f\uff1a\uff5e \u3000\u3001\u3002 \u2018\u2019\u201f",
     "def f(x):\n    if x > 0:\n        return x  # ok\n\n\treturn -x\n",
-    "for (int i = 0; i < n; ++i) {\n\t\tstd::cout << a[i] << \"\\n\";\r\n\t}\r\n",
-    "<div class=\"a\">\n  <p>Hi &amp; <s>bye</s></p>\n</div>\n",
+    'for (int i = 0; i < n; ++i) {\n\t\tstd::cout << a[i] << "\\n";\r\n\t}\r\n',
+    '<div class="a">\n  <p>Hi &amp; <s>bye</s></p>\n</div>\n',
     '{"a": [1, 2.5, null], "b": {"c": "\\u00e9\\n"}}',
     "SELECT * FROM t WHERE a='b' -- c\n",
     "https://example.org/a/b?c=d&e=%20#f",
@@ -130,7 +130,15 @@ NASTY: tuple[str, ...] = (
 _FAVOURITES = " \n\t\r'.,!?-_/\\<>|[](){}0123456789abcxyzABCXYZ\u00e9\u00df\u4e00\u3042\uac00\u0301\u200d\ufe0f\u00a0\u2581"
 _WORDS = (
     *("the", "Hello", "'s", "'LL", "don't", "return", "<|im_end|>", "<end_of_turn>", "</s>", "<s>"),
-    *("\U0001f600", "  ", "\n\n", " 12345", " \u00c9cole", "user@example.org", "\u3053\u3093\u306b\u3061\u306f"),
+    *(
+        "\U0001f600",
+        "  ",
+        "\n\n",
+        " 12345",
+        " \u00c9cole",
+        "user@example.org",
+        "\u3053\u3093\u306b\u3061\u306f",
+    ),
 )
 
 # Blocks whose letters and numbers have been settled since long before Unicode 14: libraries differ in the newest
