@@ -167,6 +167,7 @@ class _Handoff:
     committed_chunks: int = 0
     announced_chunks: int = 0
     arrived: dict[int, set[int]] = field(default_factory=dict)
+    last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     received_bytes: int = 0
     first_byte_us: int = 0
@@ -442,8 +443,8 @@ class ClientConnection(Connection):
 
     # Data frames.
 
-    def begin_data(self, header: DataHeader) -> tuple[tuple[int, int], ...]:
-        """Check a data frame before its payload: returns the (offset, bytes) in memory where that belongs."""
+    def begin_data(self, stream: int, header: DataHeader) -> tuple[tuple[int, int], ...]:
+        """Check a data frame before its payload comes; returns the (offset, bytes) in memory where that belongs."""
         handoff = self._handoffs.get(header.request)
         if handoff is None:
             raise ProtocolError(f"data for request {header.request}, which is over or was never made")
@@ -464,6 +465,9 @@ class ClientConnection(Connection):
             )
         if header.chunk < handoff.committed_chunks or header.layer in handoff.arrived.get(header.chunk, ()):
             raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came twice")
+        if (header.chunk, header.layer) <= handoff.last_on_stream.get(stream, (-1, -1)):
+            raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came out of order")
+        handoff.last_on_stream[stream] = (header.chunk, header.layer)
         landing = handoff.landings[header.layer]
         if landing.kind is LayerKind.RECURRENT:
             return ((landing.state_offset, part.state_bytes),)
@@ -554,11 +558,9 @@ class DataStream:
 
     def advance(self, n_bytes: int) -> list[Event]:
         """`n_bytes` came into `buffer()`. Raises ProtocolError on any breach; then the link is over."""
-        self._view = self._view[n_bytes:]
-        if len(self._view):
-            return []
         self._connection.heard()
-        return self._whole()
+        self._view = self._view[n_bytes:]
+        return [] if len(self._view) else self._whole()
 
     def _expect(self, n_bytes: int, whole: Callable[[], list[Event]]) -> None:
         self._view = self._small[:n_bytes]
@@ -580,7 +582,7 @@ class DataStream:
 
     def _data_header(self) -> list[Event]:
         self._data = decode_data_header(self._small)
-        spans = self._connection.begin_data(self._data)
+        spans = self._connection.begin_data(self.index, self._data)
         self._targets = [self._memory[offset : offset + n_bytes] for offset, n_bytes in spans if n_bytes]
         if sum(map(len, self._targets)) != self._data.payload_bytes:
             raise ProtocolError("a landing outside the cache memory")
