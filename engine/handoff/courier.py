@@ -1,0 +1,419 @@
+"""The courier: the process beside an engine that owns its LAN sockets and moves KV. No torch, no Qt.
+
+It is started by its engine with a channel and the cache's memory, keeps the link to the other computer up (it calls, or
+waits to be called), and ends when the engine does. Which side of the protocol it speaks is the engine's role, whoever
+called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import BatonError, PeerError, PeerLost, PeerUntrusted, ProcessFailed, ProtocolError
+from engine.handoff import channel as ch
+from engine.handoff.link import ClientLink, Going, Link, WorkerLink, describe
+from engine.handoff.shared import SharedMemory
+from engine.handoff.transport import (
+    CONTROL_PROTOCOL,
+    DATA_PROTOCOL,
+    Address,
+    abort,
+    connect,
+    handshake,
+    listen,
+    read_exactly,
+    tune,
+)
+from engine.node.identity import (
+    INTRODUCTION_NAME,
+    INTRODUCTION_PROTOCOL,
+    MUTUAL_NAME,
+    Identity,
+    TrustStore,
+    answer_introduction,
+    check_peer,
+    introduce,
+    introduction_context,
+    listener_context,
+    mutual_context,
+)
+from engine.wire.client import ClientConnection
+from engine.wire.codec import (
+    FRAME_HEADER,
+    STREAM_MESSAGES,
+    FrameKind,
+    decode_frame_header,
+    decode_message,
+    encode_message,
+)
+from engine.wire.limits import (
+    HANDSHAKE_TIMEOUT_S,
+    MAX_LINKS,
+    MAX_STREAM_CONTROL_BYTES,
+    MAX_UNAUTHENTICATED,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    SESSION_BYTES,
+)
+from engine.wire.messages import RAW_CODEC, Attach, Hello, HelloReply, Role
+from engine.wire.worker import WorkerConnection
+
+log = logging.getLogger(__name__)
+
+# Waits between two calls of a computer that does not answer: short at first, for one that is just restarting.
+_FIRST_WAIT_S = 0.25
+_LONGEST_WAIT_S = 5.0
+
+_CODECS = (RAW_CODEC,)
+
+
+def main() -> None:
+    """Run as a process: settings on standard input, news over the channel, faults on standard error."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="courier: %(message)s")
+    # Ctrl-C reaches the whole group; the engine decides when its courier ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ch.CourierConfig)
+    channel = ch.Channel(socket.socket(fileno=config.channel_descriptor))
+    memory = SharedMemory(config.memory_descriptor, config.memory_bytes)
+    courier = Courier(config, channel, memory.buffer)
+    courier.run()
+    # Threads may still wait on sockets; nothing of theirs is worth waiting for.
+    os._exit(0)
+
+
+def now_us() -> int:
+    """The clock of all times that engines and couriers of one computer exchange."""
+    return time.monotonic_ns() // 1000
+
+
+class Courier:
+    """Everything a courier does; `run` returns when the engine has gone."""
+
+    def __init__(self, config: ch.CourierConfig, channel: ch.Channel, memory: memoryview) -> None:
+        self._config = config
+        self._channel = channel
+        self._memory = memory
+        self._identity = Identity.load_or_create(Path(config.identity_dir))
+        self._trust = TrustStore(Path(config.trust_dir))
+        self._trust.trust(config.fingerprint)
+        self._lock = threading.Lock()
+        self._links: dict[int, Link] = {}
+        self._numbers = itertools.count(1)
+        self._closing = threading.Event()
+        self._callers: dict[socket.socket, None] = {}
+
+    def run(self) -> None:
+        address = Address.parse(self._config.dial or self._config.listen or "")
+        if self._config.dial:
+            threading.Thread(target=self._call, args=(address,), name="dialler", daemon=True).start()
+        else:
+            try:
+                listener = listen(address)
+            except PeerError as error:
+                self._emit(ch.LinkDown(link=0, code="listen", message=str(error)))
+                return
+            self._emit(ch.Listening(port=listener.getsockname()[1]))
+            threading.Thread(target=self._accept, args=(listener,), name="listener", daemon=True).start()
+        while (message := self._channel.receive(ch.FROM_ENGINE)) is not None:
+            self._obey(message)
+        self._closing.set()
+        for link in self._all_links():
+            link.end(Going("this computer ended the link"))
+        for link in self._all_links():
+            link.over.wait(1.0)
+
+    # The engine's side.
+
+    def _emit(self, message: ch.Message) -> None:
+        # When the engine has gone, the channel's reader ends this process.
+        with contextlib.suppress(ProcessFailed):
+            self._channel.send(message)
+
+    def _obey(self, message: ch.FromEngine) -> None:
+        match message:
+            case ch.Ask():
+                link = self._client_link()
+                if link is not None:
+                    link.ask(message)
+                    return
+                text = "the link to the worker has just ended"
+                self._emit(
+                    ch.AskFailed(request=message.request, code="lost", message=text, committed=message.first)
+                )
+                self._emit(ch.AskReleased(request=message.request))
+            case ch.CancelAsk():
+                link = self._client_link()
+                if link is not None:
+                    link.cancel(message.request)
+            case ch.Drain():
+                self._drain(message.token)
+            case _:
+                self._obey_worker(message)
+
+    def _obey_worker(
+        self,
+        message: ch.Accept | ch.TurnAway | ch.Push | ch.CommitChunk | ch.ComputeEnded | ch.AbortJob,
+    ) -> None:
+        link = self._link(message.link)
+        if not isinstance(link, WorkerLink):
+            return
+        match message:
+            case ch.Accept():
+                link.accept(message)
+            case ch.TurnAway():
+                link.turn_away(message)
+            case ch.Push():
+                link.push(message)
+            case ch.CommitChunk():
+                link.commit(message)
+            case ch.ComputeEnded():
+                link.compute_ended(message)
+            case ch.AbortJob():
+                link.abort_job(message)
+
+    def _drain(self, token: int) -> None:
+        """Answer once every stream has dealt with what is queued on it now."""
+        remaining = _Countdown(lambda: self._emit(ch.Drained(token=token)))
+        for link in self._all_links():
+            if isinstance(link, WorkerLink):
+                remaining.expect(link.drain(remaining.done))
+        remaining.ready()
+
+    # Links.
+
+    def _all_links(self) -> list[Link]:
+        with self._lock:
+            return list(self._links.values())
+
+    def _link(self, number: int) -> Link | None:
+        with self._lock:
+            return self._links.get(number)
+
+    def _client_link(self) -> ClientLink | None:
+        links = [link for link in self._all_links() if isinstance(link, ClientLink)]
+        return links[-1] if links else None
+
+    def _new_link(self, control: ssl.SSLSocket, peer: str) -> Link:
+        number = next(self._numbers)
+        link = self._client(number, control, peer) if self._is_client else self._worker(number, control, peer)
+        older = self._all_links()
+        with self._lock:
+            self._links[number] = link
+        # A decode side has one worker: who connects anew has lost the old link, whether we noticed or not.
+        limit = 1 if self._is_client else MAX_LINKS
+        for surplus in older[: max(0, len(older) + 1 - limit)]:
+            surplus.end(Going("a newer connection of the same computer took its place"))
+        link.start()
+        return link
+
+    @property
+    def _is_client(self) -> bool:
+        return self._config.role is Role.DECODE
+
+    def _client(self, number: int, control: ssl.SSLSocket, peer: str) -> ClientLink:
+        hello = Hello(
+            protocol_major=PROTOCOL_MAJOR,
+            protocol_minor=PROTOCOL_MINOR,
+            role=Role.DECODE,
+            session=os.urandom(SESSION_BYTES),
+            identity=self._config.identity,
+            codecs=_CODECS,
+            data_streams=self._config.data_streams,
+        )
+        connection = ClientConnection(hello=hello, clock=now_us)
+        return ClientLink(
+            number, connection, control, peer=peer, emit=self._emit, on_over=self._forget, memory=self._memory
+        )
+
+    def _worker(self, number: int, control: ssl.SSLSocket, peer: str) -> WorkerLink:
+        reply = HelloReply(
+            protocol_major=PROTOCOL_MAJOR,
+            protocol_minor=PROTOCOL_MINOR,
+            role=Role.PREFILL,
+            identity=self._config.identity,
+            codecs=_CODECS,
+            data_streams=self._config.data_streams,
+            max_prompt_tokens=self._config.max_prompt_tokens,
+        )
+        connection = WorkerConnection(reply=reply, clock=now_us)
+        return WorkerLink(
+            number, connection, control, peer=peer, emit=self._emit, on_over=self._forget, memory=self._memory
+        )
+
+    def _forget(self, link: Link) -> None:
+        with self._lock:
+            self._links.pop(link.number, None)
+
+    # Calling.
+
+    def _call(self, address: Address) -> None:
+        """Keep one link to `address` up until the engine goes."""
+        wait_s = _FIRST_WAIT_S
+        introduced = False
+        while not self._closing.is_set():
+            try:
+                if not introduced:
+                    self._introduce_to(address)
+                    introduced = True
+                link = self._dial(address)
+            except PeerError as error:
+                introduced = introduced and not isinstance(error, PeerLost | PeerUntrusted)
+                code, message = describe(error)
+                self._emit(ch.LinkDown(link=0, code=code, message=message))
+            else:
+                wait_s = _FIRST_WAIT_S if link.opened.is_set() and link.failure is None else wait_s
+                link.over.wait()
+                if isinstance(link.failure, PeerLost):
+                    wait_s = _FIRST_WAIT_S
+            self._closing.wait(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _introduce_to(self, address: Address) -> None:
+        """Exchange certificates where only fingerprints are known; each side checks the other's against its own."""
+        context = introduction_context(self._identity, server_side=False)
+        tls = handshake(connect(address), context, server_name=INTRODUCTION_NAME)
+        with tls:
+            self._trust.pin(introduce(tls, self._identity, self._config.fingerprint))
+
+    def _dial(self, address: Address) -> Link:
+        """A link whose data connections are attached; raises PeerError."""
+        control = self._dial_one(address, CONTROL_PROTOCOL)
+        link = self._new_link(control, str(address))
+        if not link.opened.wait(HANDSHAKE_TIMEOUT_S):
+            link.end(PeerLost(f"{address} did not say hello within {HANDSHAKE_TIMEOUT_S:g} s"))
+            link.over.wait()
+        session = link.session
+        if link.over.is_set() or session is None:
+            return link
+        try:
+            for index in range(link.n_streams):
+                data = self._dial_one(address, DATA_PROTOCOL)
+                attach = Attach(session=session, stream=index)
+                data.sendall(encode_message(attach))
+                link.attach(data, attach)
+        except (PeerError, OSError) as error:
+            link.end(error if isinstance(error, PeerError) else PeerLost(f"a data connection broke: {error}"))
+        return link
+
+    def _dial_one(self, address: Address, protocol: str) -> ssl.SSLSocket:
+        peer = self._peer_certificate()
+        context = mutual_context(self._identity, server_side=False, peer_der=peer, protocols=(protocol,))
+        tls = handshake(connect(address), context, server_name=MUTUAL_NAME)
+        try:
+            check_peer(tls, peer)
+            if tls.selected_alpn_protocol() != protocol:
+                raise PeerLost(f"what answers at {address} is not a Baton courier")
+        except PeerError:
+            tls.close()
+            raise
+        return tls
+
+    def _peer_certificate(self) -> bytes:
+        certificate = self._trust.certificate(self._config.fingerprint)
+        if certificate is None:
+            raise PeerUntrusted("the other computer's certificate is not known yet")
+        return certificate
+
+    # Being called.
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, peer = listener.accept()
+            except OSError:
+                # Out of descriptors, or a caller that has gone already: neither ends the listener.
+                self._closing.wait(0.05)
+                continue
+            with self._lock:
+                if len(self._callers) >= MAX_UNAUTHENTICATED:
+                    abort(next(iter(self._callers)))
+                self._callers[connection] = None
+            name = f"{peer[0]}:{peer[1]}"
+            threading.Thread(target=self._greet, args=(connection, name), name="greeter", daemon=True).start()
+
+    def _greet(self, connection: socket.socket, peer: str) -> None:
+        """Bring a caller through the handshake to what it came for."""
+        tls: ssl.SSLSocket | None = None
+        try:
+            tune(connection)
+            context = listener_context(
+                self._identity,
+                self._trust,
+                self._config.fingerprint,
+                protocols=(CONTROL_PROTOCOL, DATA_PROTOCOL),
+            )
+            tls = handshake(connection, context)
+            self._receive_caller(tls, peer)
+        except (BatonError, OSError) as error:
+            log.info("a caller from %s was turned away: %s", peer, error)
+            if tls is not None:
+                tls.close()
+        finally:
+            with self._lock:
+                self._callers.pop(connection, None)
+
+    def _receive_caller(self, tls: ssl.SSLSocket, peer: str) -> None:
+        protocol = tls.selected_alpn_protocol()
+        if protocol == INTRODUCTION_PROTOCOL:
+            with tls:
+                answer_introduction(tls, self._trust)
+            return
+        check_peer(tls, self._peer_certificate())
+        if protocol == CONTROL_PROTOCOL:
+            self._new_link(tls, peer)
+        elif protocol == DATA_PROTOCOL:
+            attach = _read_attach(tls)
+            for link in self._all_links():
+                if link.session == attach.session:
+                    link.attach(tls, attach)
+                    return
+            raise ProtocolError("a data connection of a session that is not open here")
+        else:
+            raise ProtocolError("a caller that did not say what it wants")
+
+
+def _read_attach(tls: ssl.SSLSocket) -> Attach:
+    head = read_exactly(tls, FRAME_HEADER.size)
+    kind, n_bytes = decode_frame_header(head, max_body_bytes=MAX_STREAM_CONTROL_BYTES)
+    if kind is not FrameKind.CONTROL:
+        raise ProtocolError("cache data before the data connection was attached")
+    message = decode_message(read_exactly(tls, n_bytes), STREAM_MESSAGES)
+    if not isinstance(message, Attach):
+        raise ProtocolError("a data connection that began without attaching")
+    return message
+
+
+class _Countdown:
+    """Calls `finish` once, when it is `ready` and as many `done` have come as were to be `expect`ed."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._due = 1
+
+    def expect(self, count: int) -> None:
+        with self._lock:
+            self._due += count
+
+    def done(self) -> None:
+        with self._lock:
+            self._due -= 1
+            over = self._due == 0
+        if over:
+            self._finish()
+
+    def ready(self) -> None:
+        self.done()

@@ -1,0 +1,157 @@
+"""An engine's courier seen from the engine: started, listened to, started again when it ends."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from engine.errors import ProcessFailed
+from engine.handoff import channel as ch
+from engine.handoff.shared import SharedMemory
+from engine.handoff.transport import Address
+from engine.paths import own_command
+
+log = logging.getLogger(__name__)
+
+# Waits before a courier that ended is started again; doubled each time it ends soon.
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+
+# How long a courier may take to say goodbye to its peer.
+_GOODBYE_S = 2.0
+
+
+class CourierProcess:
+    """Runs a courier on `memory` for as long as the engine lives.
+
+    `on_message` gets all that it says and `on_gone(reason)` hears when it has ended, with nothing of it left that could
+    touch the memory; both are called on one thread of this object's own. Descriptors in `config` are filled in here.
+    """
+
+    def __init__(
+        self,
+        config: ch.CourierConfig,
+        memory: SharedMemory,
+        *,
+        on_message: Callable[[ch.FromCourier], None],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._channel: ch.Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier-channel", daemon=True)
+
+    def start(self) -> None:
+        """Returns once the first courier has been started; raises ProcessFailed when it cannot be."""
+        self._spawn()
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the courier that runs now."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def send(self, message: ch.Message) -> None:
+        """Raises ProcessFailed when no courier is there to take it."""
+        channel = self._channel
+        if channel is None:
+            raise ProcessFailed("the courier has ended and is being started again")
+        channel.send(message)
+
+    def close(self) -> None:
+        """End the courier and wait for it."""
+        self._closing.set()
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+        process = self._process
+        if process is not None:
+            try:
+                process.wait(_GOODBYE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_GOODBYE_S)
+
+    def _run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._closing.is_set():
+            heard = self._listen()
+            if self._closing.is_set():
+                return
+            wait_s = _FIRST_WAIT_S if heard else min(2 * wait_s, _LONGEST_WAIT_S)
+            if self._closing.wait(wait_s):
+                return
+            try:
+                self._spawn()
+            except ProcessFailed as error:
+                log.error("%s", error)
+                self._on_gone(str(error))
+
+    def _listen(self) -> bool:
+        """Hear the running courier out; whether it has said anything."""
+        channel, process = self._channel, self._process
+        if channel is None or process is None:
+            return False
+        heard = False
+        while (message := channel.receive(ch.FROM_COURIER)) is not None:
+            heard = True
+            if isinstance(message, ch.Listening):
+                self._keep_port(message.port)
+            self._on_message(message)
+        self._channel = None
+        channel.close()
+        # Its memory is ours again only when the process is gone, not when its channel is.
+        if not self._closing.is_set():
+            try:
+                process.wait(_GOODBYE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._on_gone(f"the courier ended with exit status {process.returncode}")
+        return heard
+
+    def _keep_port(self, port: int) -> None:
+        """A courier that is started again has to be found where the first one was."""
+        host = Address.parse(self._config.listen or "").host
+        address = Address(host=host, port=port)
+        self._config = msgspec.structs.replace(self._config, listen=str(address))
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        config = msgspec.structs.replace(
+            self._config,
+            channel_descriptor=theirs.fileno(),
+            memory_descriptor=self._memory.descriptor,
+            memory_bytes=self._memory.n_bytes,
+        )
+        try:
+            process = subprocess.Popen(
+                [*own_command(), "courier"],
+                stdin=subprocess.PIPE,
+                pass_fds=(theirs.fileno(), self._memory.descriptor),
+            )
+        except OSError as error:
+            ours.close()
+            raise ProcessFailed(f"the courier process could not be started: {error}") from error
+        finally:
+            theirs.close()
+        if process.stdin is not None:
+            try:
+                with process.stdin as stdin:
+                    stdin.write(msgspec.json.encode(config) + b"\n")
+            except OSError as error:
+                log.error("the courier did not take its settings: %s", error)
+        self._process = process
+        self._channel = ch.Channel(ours)

@@ -1,0 +1,484 @@
+"""One link: a control connection, its data connections, and the protocol's end that speaks over them.
+
+`ClientLink` is the decode side's, `WorkerLink` the prefill side's. They translate between the channel to the engine and
+the sans-IO connection, under one lock that is never held while the network is waited for. How connections come about is
+the courier's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+
+from engine.errors import BatonError, PeerError, PeerLost, ProtocolError
+from engine.handoff import channel as ch
+from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing
+from engine.wire.client import (
+    ChunkCommitted,
+    ClientConnection,
+    Opened,
+    RequestAccepted,
+    RequestFailed,
+    RequestFinished,
+    RequestProgressed,
+    RequestReleased,
+)
+from engine.wire.codec import encode_data_header
+from engine.wire.connection import Connection, Event
+from engine.wire.messages import Attach, Code
+from engine.wire.worker import (
+    ClientOpened,
+    FenceAsked,
+    PrefillAsked,
+    PrefillCancelled,
+    PrefillFinished,
+    WorkerConnection,
+)
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[ch.Message], None]
+
+
+class Link:
+    """What both sides share. `emit` sends to the engine; `on_over(link)` is called once everything has ended.
+
+    `opened` is set when the hellos fit, `over` when nothing of the link touches memory any more.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        connection: Connection,
+        control: ssl.SSLSocket,
+        *,
+        peer: str,
+        emit: Emit,
+        on_over: Callable[[Link], None],
+    ) -> None:
+        self.number = number
+        self.peer = peer
+        self.opened = threading.Event()
+        self.over = threading.Event()
+        self.failure: BaseException | None = None
+        self._connection = connection
+        self._emit = emit
+        self._on_over = on_over
+        self._lock = threading.Lock()
+        self._ending = False
+        self._control = ControlSocket(
+            control,
+            on_bytes=self._receive,
+            output=self._take_output,
+            on_tick=self._tick,
+            last_words=self._last_words,
+            on_end=self.end,
+        )
+
+    @property
+    def session(self) -> bytes | None:
+        """What its data connections are attached by, once known."""
+        raise NotImplementedError
+
+    @property
+    def n_streams(self) -> int:
+        """Data connections agreed on, once open."""
+        raise NotImplementedError
+
+    def attach(self, stream: ssl.SSLSocket, attach: Attach) -> None:
+        """Take a data connection; raises ProtocolError when it does not belong."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self._control.start()
+
+    def end(self, error: BaseException) -> None:
+        """Take everything down, from any thread and more than once; `over` follows."""
+        with self._lock:
+            if self._ending:
+                return
+            self._ending = True
+            self.failure = error
+        self._control.stop(error)
+        # Not on the caller's thread: it may be one of those that have to end first.
+        threading.Thread(target=self._finish, args=(error,), name="link-end", daemon=True).start()
+
+    def _finish(self, error: BaseException) -> None:
+        self._stop_streams()
+        with self._lock:
+            self._abandon(error)
+            code, message = describe(error)
+            self._emit(ch.LinkDown(link=self.number, code=code, message=message))
+        self.over.set()
+        self.opened.set()
+        self._on_over(self)
+
+    def _receive(self, data: bytes) -> None:
+        with self._lock:
+            self._handle(self._connection.receive(data))
+
+    def _take_output(self) -> bytes:
+        with self._lock:
+            return self._connection.take_output()
+
+    def _tick(self) -> None:
+        with self._lock:
+            self._connection.tick()
+            self._check()
+
+    def _last_words(self, error: BaseException) -> bytes:
+        with self._lock:
+            return self._connection.last_words(
+                error if isinstance(error, PeerError) and not isinstance(error, Going) else None
+            )
+
+    def _handle(self, events: list[Event]) -> None:
+        """With the lock held."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Once a heartbeat, with the lock held."""
+
+    def _abandon(self, error: BaseException) -> None:
+        """Tell the engine what becomes of live requests; nothing touches memory any more. With the lock held."""
+        raise NotImplementedError
+
+    def _stop_streams(self) -> None:
+        """Break the data connections and wait for their threads."""
+        raise NotImplementedError
+
+
+class Going(PeerLost):
+    """This computer ends the link itself."""
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """A word for why, and a sentence."""
+    code = getattr(error, "code", None)
+    if isinstance(code, Code):
+        return code.value, str(error)
+    if isinstance(error, ProtocolError):
+        return Code.PROTOCOL.value, str(error)
+    if isinstance(error, BatonError):
+        return type(error).__name__, str(error)
+    log.error("a link ended by a fault of ours", exc_info=error)
+    return "internal", f"an internal error ended the connection: {type(error).__name__}"
+
+
+class ClientLink(Link):
+    """The decode side: asks the worker, lands what comes in `memory`."""
+
+    _connection: ClientConnection
+
+    def __init__(
+        self,
+        number: int,
+        connection: ClientConnection,
+        control: ssl.SSLSocket,
+        *,
+        peer: str,
+        emit: Emit,
+        on_over: Callable[[Link], None],
+        memory: memoryview,
+    ) -> None:
+        super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
+        self._memory = memory
+        self._receivers: list[DataReceiver] = []
+        self._failed: set[int] = set()
+
+    @property
+    def session(self) -> bytes | None:
+        return self._connection.hello.session
+
+    @property
+    def n_streams(self) -> int:
+        reply = self._connection.reply
+        return reply.data_streams if reply is not None else 0
+
+    def attach(self, stream: ssl.SSLSocket, attach: Attach) -> None:
+        with self._lock:
+            if self._ending:
+                raise PeerLost("the link has ended")
+            reader = self._connection.stream(attach, self._memory)
+            receiver = DataReceiver(
+                stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self.end
+            )
+            self._receivers.append(receiver)
+            receiver.start()
+            if len(self._receivers) == self.n_streams:
+                self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+
+    def ask(self, ask: ch.Ask) -> None:
+        with self._lock:
+            if self._ending or len(self._receivers) < max(1, self.n_streams):
+                self._give_up(ask.request, "lost", "the link to the worker has just ended", ask.first)
+                return
+            try:
+                self._connection.request(
+                    request=ask.request,
+                    tokens=ask.tokens,
+                    first=ask.first,
+                    stop=ask.stop,
+                    chunk_tokens=ask.chunk_tokens,
+                    landings=ask.landings,
+                )
+            except ValueError as error:
+                self._give_up(ask.request, "internal", str(error), ask.first)
+                return
+        self._control.wake()
+
+    def cancel(self, request: int) -> None:
+        with self._lock:
+            self._connection.cancel(request)
+        self._control.wake()
+
+    def _give_up(self, request: int, code: str, message: str, committed: int) -> None:
+        self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
+        self._emit(ch.AskReleased(request=request))
+
+    def _from_stream(self, events: list[Event]) -> None:
+        self._handle(events)
+        self._control.wake()
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Opened():
+                    self.opened.set()
+                case RequestAccepted():
+                    self._emit(ch.AskAccepted(request=event.request, reused_tokens=event.reused_tokens))
+                case RequestProgressed():
+                    self._emit(ch.AskProgressed(request=event.request, computed_tokens=event.computed_tokens))
+                case ChunkCommitted():
+                    self._emit(
+                        ch.AskCommitted(
+                            request=event.request, first=event.first, stop=event.stop, final=event.final
+                        )
+                    )
+                case RequestFinished():
+                    self._emit(_finished(event))
+                case RequestFailed():
+                    self._failed.add(event.request)
+                    self._emit(
+                        ch.AskFailed(
+                            request=event.request,
+                            code=event.code.value,
+                            message=event.message,
+                            committed=event.committed,
+                        )
+                    )
+                case RequestReleased():
+                    self._failed.discard(event.request)
+                    self._emit(ch.AskReleased(request=event.request))
+
+    def _check(self) -> None:
+        for request in self._connection.stalled_requests():
+            committed = self._connection.committed(request) or 0
+            self._failed.add(request)
+            message = "the worker answers, but its prefill has stopped moving"
+            self._emit(ch.AskFailed(request=request, code="stalled", message=message, committed=committed))
+            self._connection.cancel(request)
+
+    def _abandon(self, error: BaseException) -> None:
+        code, message = describe(error)
+        for request, committed, over in self._connection.live_requests():
+            if not over and request not in self._failed:
+                self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
+            self._emit(ch.AskReleased(request=request))
+
+    def _stop_streams(self) -> None:
+        for receiver in self._receivers:
+            receiver.stop()
+        for receiver in self._receivers:
+            receiver.join()
+
+
+def _finished(event: RequestFinished) -> ch.AskFinished:
+    payload = event.payload_bytes
+    compute = event.compute
+    return ch.AskFinished(
+        request=event.request,
+        payload_bytes=payload,
+        overlap=event.received_before_compute_end_bytes / payload if payload else 1.0,
+        tail_us=event.tail_us,
+        first_byte_us=event.first_byte_us,
+        last_byte_us=event.last_byte_us,
+        compute_us=compute.ended_us - compute.started_us,
+        chunk_compute_us=compute.chunk_compute_us,
+    )
+
+
+class WorkerLink(Link):
+    """The prefill side: passes requests to the engine, sends what it pushes straight from `memory`."""
+
+    _connection: WorkerConnection
+
+    def __init__(
+        self,
+        number: int,
+        connection: WorkerConnection,
+        control: ssl.SSLSocket,
+        *,
+        peer: str,
+        emit: Emit,
+        on_over: Callable[[Link], None],
+        memory: memoryview,
+    ) -> None:
+        super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
+        self._memory = memory
+        self._senders: list[DataSender] = []
+        self._asked: set[int] = set()
+
+    @property
+    def session(self) -> bytes | None:
+        hello = self._connection.hello
+        return hello.session if hello is not None else None
+
+    @property
+    def n_streams(self) -> int:
+        return self._connection.reply.data_streams
+
+    def attach(self, stream: ssl.SSLSocket, attach: Attach) -> None:
+        with self._lock:
+            if self._ending or attach.session != self.session:
+                raise ProtocolError("a data connection of another session")
+            if attach.stream != len(self._senders) or attach.stream >= self.n_streams:
+                raise ProtocolError(f"data stream {attach.stream} was not agreed on, or is there already")
+            sender = DataSender(stream, self.end)
+            self._senders.append(sender)
+            sender.start()
+            if len(self._senders) == self.n_streams:
+                self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+
+    def accept(self, message: ch.Accept) -> None:
+        self._if_live(
+            message.request,
+            lambda: self._connection.accept(message.request, reused_tokens=message.reused_tokens),
+        )
+
+    def turn_away(self, message: ch.TurnAway) -> None:
+        def answer() -> None:
+            self._asked.discard(message.request)
+            if message.code is Code.BUSY:
+                self._connection.busy(message.request, message.message)
+            else:
+                self._connection.refuse(message.request, message.code, message.message)
+
+        self._if_live(message.request, answer)
+
+    def push(self, message: ch.Push) -> None:
+        request = message.request
+
+        def queue_frame() -> None:
+            header = self._connection.push(
+                request,
+                chunk=message.chunk,
+                layer=message.layer,
+                payload_bytes=sum(n_bytes for _, n_bytes in message.spans),
+            )
+            views = (self._memory[offset : offset + n_bytes] for offset, n_bytes in message.spans)
+            frame = Outgoing(
+                parts=(encode_data_header(header), *views), wanted=lambda: self._connection.is_live(request)
+            )
+            min(self._senders, key=DataSender.backlog).put(frame)
+
+        self._if_live(request, queue_frame, wake=False)
+
+    def commit(self, message: ch.CommitChunk) -> None:
+        def say() -> None:
+            self._connection.commit(message.request, chunk=message.chunk)
+            self._connection.progress(message.request, computed_tokens=message.computed_tokens)
+
+        self._if_live(message.request, say)
+
+    def compute_ended(self, message: ch.ComputeEnded) -> None:
+        self._if_live(
+            message.request,
+            lambda: self._handle(
+                self._connection.compute_done(
+                    message.request,
+                    started_us=message.started_us,
+                    ended_us=message.ended_us,
+                    chunk_compute_us=message.chunk_compute_us,
+                )
+            ),
+        )
+
+    def abort_job(self, message: ch.AbortJob) -> None:
+        def say() -> None:
+            self._asked.discard(message.request)
+            self._connection.abort(message.request, message.code, message.message)
+
+        self._if_live(message.request, say)
+
+    def drain(self, done: Callable[[], None]) -> int:
+        """Have `done` called by every stream once it has dealt with all that is queued; returns how many streams."""
+        with self._lock:
+            senders = list(self._senders)
+        for sender in senders:
+            sender.put(Outgoing(parts=(), wanted=lambda: False, sent=done))
+        return len(senders)
+
+    def _if_live(self, request: int, step: Callable[[], None], *, wake: bool = True) -> None:
+        """A step of the engine's for a request; nothing when that is over, which the engine may not know yet."""
+        with self._lock:
+            if self._ending or not self._connection.is_live(request):
+                return
+            try:
+                step()
+            except ValueError:
+                log.exception("the engine pushed what was not planned")
+                self._asked.discard(request)
+                self._connection.abort(
+                    request, Code.WORKER_FAILED, "an internal error on the worker: see its log"
+                )
+                self._emit(ch.AskedCancelled(link=self.number, request=request))
+        if wake:
+            self._control.wake()
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case ClientOpened():
+                    self.opened.set()
+                case PrefillAsked():
+                    self._asked.add(event.request)
+                    self._emit(
+                        ch.Asked(
+                            link=self.number,
+                            request=event.request,
+                            tokens=event.tokens,
+                            first=event.first,
+                            stop=event.stop,
+                            chunk_tokens=event.chunk_tokens,
+                        )
+                    )
+                case PrefillCancelled():
+                    self._asked.discard(event.request)
+                    self._emit(ch.AskedCancelled(link=self.number, request=event.request))
+                case FenceAsked():
+                    reply = self._connection.fence_reply(event.fence)
+                    for sender in self._senders:
+                        sender.put(Outgoing(parts=(reply,), wanted=lambda: True))
+                case PrefillFinished():
+                    self._asked.discard(event.request)
+                    self._emit(
+                        ch.JobFinished(
+                            link=self.number,
+                            request=event.request,
+                            payload_bytes=event.payload_bytes,
+                            tail_us=event.tail_us,
+                        )
+                    )
+
+    def _abandon(self, error: BaseException) -> None:
+        for request in self._asked:
+            self._emit(ch.AskedCancelled(link=self.number, request=request))
+
+    def _stop_streams(self) -> None:
+        for sender in self._senders:
+            sender.stop()
+        for sender in self._senders:
+            sender.join()

@@ -1,0 +1,179 @@
+"""The decode engine's way to the worker: asks its courier, and turns what that says into events for the loop.
+
+Nothing here waits for the network, or for anything. A request's memory is free once `Finished` or `Released` has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from engine.cache.spec import Landing
+from engine.errors import PeerLost, PeerUnreachable, ProcessFailed
+from engine.handoff import channel as ch
+from engine.handoff.client_events import (
+    Accepted,
+    ClientEvent,
+    ClientStatus,
+    Committed,
+    Failed,
+    Finished,
+    Released,
+)
+from engine.handoff.courier_process import CourierProcess
+from engine.handoff.shared import SharedMemory
+
+_UINT32 = "I" if array("I").itemsize == 4 else "L"
+
+log = logging.getLogger(__name__)
+
+
+class PrefillClient:
+    """`start` a handoff, `poll` for what became of it; see `batching.remote.PrefillClient` for the contract."""
+
+    def __init__(self, config: ch.CourierConfig, memory: SharedMemory) -> None:
+        self._courier = CourierProcess(
+            config, memory, on_message=self._on_message, on_gone=self._on_courier_gone
+        )
+        self._lock = threading.Lock()
+        self._events: deque[ClientEvent] = deque()
+        self._live: dict[int, bool] = {}  # by number: whether its failure has been told
+        self._wakeup: Callable[[], None] = lambda: None
+        self._link: int | None = None
+        self._note = "no worker has connected yet"
+        self._port: int | None = None
+        self.listening = threading.Event()
+        """Set once the courier waits for a worker to call, where it was told to."""
+
+    def open(self) -> None:
+        """Start the courier. Raises ProcessFailed."""
+        self._courier.start()
+
+    def close(self) -> None:
+        self._courier.close()
+
+    @property
+    def port(self) -> int | None:
+        """Where the courier listens, once it does."""
+        return self._port
+
+    def on_wakeup(self, wakeup: Callable[[], None]) -> None:
+        self._wakeup = wakeup
+
+    def status(self) -> ClientStatus:
+        with self._lock:
+            if self._link is not None:
+                return ClientStatus(ready=True)
+            return ClientStatus(ready=False, note=self._note)
+
+    def start(
+        self,
+        request_id: int,
+        tokens: Sequence[int],
+        start: int,
+        stop: int,
+        landings: tuple[Landing, ...],
+        chunk_tokens: int,
+    ) -> None:
+        """Ask for positions [start, stop) of `tokens`. Raises PeerUnreachable or PeerLost when that cannot be asked."""
+        ask = ch.Ask(
+            request=request_id,
+            tokens=_little_endian(tokens[:stop]),
+            first=start,
+            stop=stop,
+            chunk_tokens=chunk_tokens,
+            landings=landings,
+        )
+        with self._lock:
+            if self._link is None:
+                raise PeerUnreachable(self._note)
+            self._live[request_id] = False
+            try:
+                self._courier.send(ask)
+            except ProcessFailed as error:
+                del self._live[request_id]
+                raise PeerLost(str(error)) from error
+
+    def cancel(self, request_id: int) -> None:
+        with self._lock:
+            if self._live.get(request_id) is not False:
+                return
+            try:
+                self._courier.send(ch.CancelAsk(request=request_id))
+            except ProcessFailed:
+                return  # its end releases the request
+
+    def poll(self) -> list[ClientEvent]:
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def _on_message(self, message: ch.FromCourier) -> None:
+        with self._lock:
+            self._take(message)
+        self._wakeup()
+
+    def _take(self, message: ch.FromCourier) -> None:
+        match message:
+            case ch.LinkUp():
+                self._link = message.link
+            case ch.LinkDown():
+                if message.link in (0, self._link):
+                    self._link = None if message.link else self._link
+                    self._note = message.message
+            case ch.Listening():
+                self._port = message.port
+                self.listening.set()
+            case ch.AskAccepted():
+                self._events.append(Accepted(request_id=message.request, reused_tokens=message.reused_tokens))
+            case ch.AskCommitted():
+                self._events.append(
+                    Committed(
+                        request_id=message.request,
+                        first=message.first,
+                        stop=message.stop,
+                        final=message.final,
+                    )
+                )
+            case ch.AskFinished():
+                self._live.pop(message.request, None)
+                self._events.append(
+                    Finished(
+                        request_id=message.request,
+                        payload_bytes=message.payload_bytes,
+                        overlap=message.overlap,
+                        tail_ms=message.tail_us / 1000,
+                    )
+                )
+            case ch.AskFailed():
+                self._live[message.request] = True
+                self._events.append(
+                    Failed(request_id=message.request, code=message.code, message=message.message)
+                )
+            case ch.AskReleased():
+                self._live.pop(message.request, None)
+                self._events.append(Released(request_id=message.request))
+
+    def _on_courier_gone(self, reason: str) -> None:
+        log.error("%s; it is started again", reason)
+        with self._lock:
+            self._link = None
+            self._note = reason
+            for request_id, told in self._live.items():
+                if not told:
+                    self._events.append(Failed(request_id=request_id, code="courier", message=reason))
+                self._events.append(Released(request_id=request_id))
+            self._live.clear()
+        self._wakeup()
+
+
+def _little_endian(tokens: Sequence[int]) -> bytes:
+    packed = array(_UINT32, tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

@@ -1,0 +1,408 @@
+"""Sockets of the handoff: addresses, TLS connections tuned for bulk data, and the threads that serve them.
+
+One thread a socket. Data sockets carry one way only, so that no TLS object is ever used by two threads at once; the
+control socket, which needs both ways, belongs to one thread that waits for bytes, for words to send and for the next
+heartbeat. What the bytes mean is `engine.wire`'s business; what an event leads to is the link's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
+from engine.wire.client import DataStream
+from engine.wire.connection import Event
+from engine.wire.limits import (
+    HANDSHAKE_TIMEOUT_S,
+    HEARTBEAT_INTERVAL_S,
+    MIN_SOCKET_BUFFER_BYTES,
+    SOCKET_BUFFER_BYTES,
+)
+
+log = logging.getLogger(__name__)
+
+# What a connection is for, agreed in the TLS handshake: nothing has to be sent before it is known.
+CONTROL_PROTOCOL = "baton/1"
+DATA_PROTOCOL = "baton-data/1"
+
+# Kernel keepalive, beside our own heartbeat: notices a peer that vanished while we have nothing to send.
+_KEEPALIVE_IDLE_S = 15
+_KEEPALIVE_INTERVAL_S = 5
+_KEEPALIVE_PROBES = 3
+
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """A host and a port; the host may be a name, an IPv4 or an IPv6 address, with its zone where it has one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """HOST:PORT or [IPV6]:PORT; raises InvalidRequest for anything else."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise InvalidRequest(f"{text!r} is not an address: write HOST:PORT, such as 192.168.1.20:7118")
+        return cls(host=host, port=int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def connect(address: Address) -> socket.socket:
+    """A tuned TCP connection; raises PeerUnreachable."""
+    try:
+        connection = socket.create_connection((address.host, address.port), timeout=HANDSHAKE_TIMEOUT_S)
+    except (OSError, UnicodeError) as error:
+        raise PeerUnreachable(f"{address} cannot be reached: {error}") from error
+    tune(connection)
+    return connection
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening socket; raises PeerUnreachable when the address cannot be had here."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.create_server((address.host, address.port), family=family, backlog=64)
+    except (OSError, UnicodeError) as error:
+        raise PeerUnreachable(
+            f"this computer cannot listen on {address}: {error}; choose another --listen HOST:PORT"
+        ) from error
+    # Connections inherit the buffers of their listener; set later, they would not count in the handshake.
+    _set_buffers(listener)
+    return listener
+
+
+def tune(connection: socket.socket) -> None:
+    """Large buffers, no delay, keepalive."""
+    _set_buffers(connection)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPALIVE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _set_buffers(connection: socket.socket) -> None:
+    """Ask for large buffers, then for half, and half again, while the system refuses; some cap without a word."""
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        n_bytes = SOCKET_BUFFER_BYTES
+        while n_bytes >= MIN_SOCKET_BUFFER_BYTES:
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, option, n_bytes)
+                break
+            except OSError:
+                n_bytes //= 2
+
+
+def handshake(
+    connection: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None
+) -> ssl.SSLSocket:
+    """TLS over a connected socket, as the caller when `server_name` is given, within HANDSHAKE_TIMEOUT_S.
+
+    Raises PeerUntrusted for a certificate that is not the trusted one, PeerLost for all else. Closes the socket then.
+    """
+    connection.settimeout(HANDSHAKE_TIMEOUT_S)
+    try:
+        return context.wrap_socket(connection, server_side=server_name is None, server_hostname=server_name)
+    except ssl.SSLCertVerificationError as error:
+        connection.close()
+        raise PeerUntrusted(
+            "the computer there shows another certificate than the trusted one: compare the fingerprints"
+        ) from error
+    except (OSError, ValueError) as error:
+        connection.close()
+        raise PeerLost(f"no secure connection came about: {error}") from error
+
+
+def read_exactly(connection: ssl.SSLSocket, n_bytes: int) -> bytes:
+    """`n_bytes` from a connection with a timeout; raises PeerLost when they do not come."""
+    data = b""
+    try:
+        while len(data) < n_bytes:
+            more = connection.recv(n_bytes - len(data))
+            if not more:
+                raise PeerLost("the other computer closed the connection")
+            data += more
+    except OSError as error:
+        raise PeerLost(f"the connection broke: {_reason(error)}") from error
+    return data
+
+
+def abort(connection: socket.socket) -> None:
+    """Break a connection and wake every thread that waits on it; the descriptor stays until `close`."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+class Waker:
+    """Wakes a thread out of `select`."""
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._write.send(b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._read.recv(4096):
+                pass
+
+    def close(self) -> None:
+        self._read.close()
+        self._write.close()
+
+
+class ControlSocket:
+    """The thread of one control connection.
+
+    `on_bytes(data)` takes what came, `output()` gives what is to go, `on_tick()` runs once a heartbeat; all are called
+    on this thread alone. `on_end(error)` is the last call, with what ended it. Errors raised by the callbacks end it
+    too; `last_words(error)` may then give a few bytes to say so.
+    """
+
+    def __init__(
+        self,
+        connection: ssl.SSLSocket,
+        *,
+        on_bytes: Callable[[bytes], None],
+        output: Callable[[], bytes],
+        on_tick: Callable[[], None],
+        last_words: Callable[[BaseException], bytes],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._on_bytes = on_bytes
+        self._output = output
+        self._on_tick = on_tick
+        self._last_words = last_words
+        self._on_end = on_end
+        self._waker = Waker()
+        self._unsent = b""
+        self._stopped_by: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be output."""
+        self._waker.wake()
+
+    def stop(self, error: BaseException) -> None:
+        """End the connection for that reason; `on_end` follows on its own thread."""
+        self._stopped_by = error
+        self._waker.wake()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._send()
+                self._wait()
+                if self._stopped_by is not None:
+                    raise self._stopped_by
+                self._read()
+                self._on_tick()
+        except Exception as error:
+            self._farewell(error)
+            self._on_end(error)
+        finally:
+            self._waker.close()
+            with contextlib.suppress(OSError):
+                self._connection.close()
+
+    def _wait(self) -> None:
+        if self._connection.pending():
+            return
+        writers = [self._connection] if self._unsent else []
+        waker = self._waker.fileno()
+        readable, _, _ = select.select(
+            [self._connection.fileno(), waker], writers, [], HEARTBEAT_INTERVAL_S / 2
+        )
+        if waker in readable:
+            self._waker.clear()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._connection.recv(_READ_BYTES)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                raise PeerLost(f"the connection broke: {_reason(error)}") from error
+            if not data:
+                raise PeerLost("the other computer closed the connection")
+            self._on_bytes(data)
+
+    def _send(self) -> None:
+        self._unsent += self._output()
+        while self._unsent:
+            try:
+                sent = self._connection.send(self._unsent)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                raise PeerLost(f"the connection broke: {_reason(error)}") from error
+            self._unsent = self._unsent[sent:]
+
+    def _farewell(self, error: BaseException) -> None:
+        words = self._unsent + self._last_words(error)
+        with contextlib.suppress(OSError, ValueError):
+            if words:
+                self._connection.send(words)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    """Bytes to send in order; dropped unsent when `wanted()` says so by then. `sent()` is called either way."""
+
+    parts: tuple[bytes | memoryview, ...]
+    wanted: Callable[[], bool]
+    sent: Callable[[], None] | None = None
+
+
+class DataSender:
+    """The thread that writes one data connection. `on_end(error)` is its last call when the connection breaks."""
+
+    def __init__(self, connection: ssl.SSLSocket, on_end: Callable[[BaseException], None]) -> None:
+        connection.settimeout(None)
+        self._connection = connection
+        self._on_end = on_end
+        self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._broken = False
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="data-out", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, outgoing: Outgoing) -> None:
+        with self._lock:
+            if not self._closed:
+                self._queue.put(outgoing)
+                return
+        if outgoing.sent is not None:
+            outgoing.sent()
+
+    def backlog(self) -> int:
+        return self._queue.qsize()
+
+    def stop(self) -> None:
+        """Break the connection; what is queued is dropped, `sent` called for each."""
+        self._broken = True
+        abort(self._connection)
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (outgoing := self._queue.get()) is not None:
+            if not self._broken and outgoing.wanted():
+                self._send(outgoing)
+            if outgoing.sent is not None:
+                outgoing.sent()
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+    def _send(self, outgoing: Outgoing) -> None:
+        try:
+            for part in outgoing.parts:
+                self._connection.sendall(part)
+        except OSError as error:
+            self._broken = True
+            self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
+
+
+class DataReceiver:
+    """The thread that reads one data connection into the cache memory.
+
+    `lock` guards the stream's connection state; `on_events` gets what a whole frame led to, with the lock held.
+    """
+
+    def __init__(
+        self,
+        connection: ssl.SSLSocket,
+        stream: DataStream,
+        *,
+        lock: threading.Lock,
+        on_events: Callable[[list[Event]], None],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        connection.settimeout(None)
+        self._connection = connection
+        self._stream = stream
+        self._lock = lock
+        self._on_events = on_events
+        self._on_end = on_end
+        self._thread = threading.Thread(target=self._run, name="data-in", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Break the connection; after `join` nothing is written to memory any more."""
+        abort(self._connection)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._receive()
+        except OSError as error:
+            self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
+        except Exception as error:
+            self._on_end(error)
+        finally:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+
+    def _receive(self) -> None:
+        receive, stream = self._connection.recv_into, self._stream
+        while True:
+            view = stream.buffer()
+            n_bytes = receive(view)
+            if n_bytes == 0:
+                raise PeerLost("the other computer closed a data connection")
+            if n_bytes < len(view):
+                stream.advance(n_bytes)
+                continue
+            with self._lock:
+                events = stream.advance(n_bytes)
+                if events:
+                    self._on_events(events)
