@@ -104,11 +104,12 @@ class _Pair:
 
 @contextlib.contextmanager
 def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
-    from engine.node.identity import load_or_create
+    from engine.node.identity import Identity
 
     with tempfile.TemporaryDirectory(prefix="baton-demo-") as name:
         folder = Path(name)
-        worker_id, decoder_id = load_or_create(folder / "worker"), load_or_create(folder / "decoder")
+        worker_id = Identity.load_or_create(folder / "worker")
+        decoder_id = Identity.load_or_create(folder / "decoder")
         common = ["--model", str(path), "--weights", args.weights, "--device", args.device]
         common += ["--ctx", str(_CTX), "--slots", "1", "--threads", str(args.threads or _threads())]
         _say(args, f"Two engines on this computer, each with {path.name}:")
