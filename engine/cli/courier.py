@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.handoff import courier
+    from engine.handoff.courier import main
 
-    courier.main()
+    main()
     return 0
