@@ -122,7 +122,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
         _DIGITS_GPT2,
     ),
-    **dict.fromkeys(("tekken", "mistral-nemo"), _TEKKEN),
+    **dict.fromkeys(("tekken",), _TEKKEN),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O),
     "falcon": _FALCON,
     "deepseek-llm": _DEEPSEEK_LLM,

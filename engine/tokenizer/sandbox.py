@@ -6,7 +6,6 @@ The sandbox keeps a template from the interpreter; the allowance keeps it from t
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import json
@@ -133,7 +132,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         for loop in template.find_all(nodes.For):
             loop.iter = _filtered(loop.iter, "_counted")
         _replace_concatenations(template)
-        return template.set_environment(self)
+        template.set_environment(self)
+        return template
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         allowance = _allowance.get()
@@ -148,7 +148,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             _check_format(allowance, left, (right,))
         return super().call_binop(context, operator, left, right)
 
-    def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         allowance = _allowance.get()
         allowance.step()
         # The sandbox hands out its own str.format, which wraps the method.
@@ -190,11 +190,10 @@ class TemplateProgram:
         try:
             parts = []
             n_chars = 0
-            with contextlib.closing(self._template.generate(dict(variables))) as pieces:
-                for piece in pieces:
-                    parts.append(piece)
-                    n_chars += len(piece)
-                    _allowance.get().room(n_chars)
+            for piece in self._template.generate(dict(variables)):
+                parts.append(piece)
+                n_chars += len(piece)
+                _allowance.get().room(n_chars)
             return "".join(parts)
         except jinja2.exceptions.SecurityError as error:
             raise AllowanceSpent(f"tried what templates may not: {error}") from None
@@ -202,7 +201,7 @@ class TemplateProgram:
             _allowance.reset(token)
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 

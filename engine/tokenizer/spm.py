@@ -1,7 +1,8 @@
 """Merging for vocabularies of kind `llama` (SentencePiece BPE): scores instead of merges, bytes as a fallback.
 
 Two neighbours merge when their joined text is a token, the best score first. The library wants a list of pairs,
-so every way to split a token into two tokens becomes a pair, in the order of the token's score.
+so every way to split a token into two tokens becomes a pair, in the order of the token's score. Where tokens share
+a score SentencePiece merges the leftmost first and the library the first listed; real vocabularies share none.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def _pairs(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     pieces = [vocabulary.tokens[index] for index in indices]
     known = set(pieces)
     return [
-        (piece[:cut], piece[cut:])
+        (left, right)
         for piece in pieces
         for cut in range(1, len(piece))
-        if piece[:cut] in known and piece[cut:] in known
+        if (right := piece[cut:]) in known and (left := piece[:cut]) in known
     ]

@@ -290,8 +290,7 @@ def _part(part: Any, index: int) -> str:
 
 def _with_parsed_arguments(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None
-    if not isinstance(arguments, str):
+    if not isinstance(function, Mapping) or not isinstance(arguments := function.get("arguments"), str):
         return call
     try:
         parsed = json.loads(arguments)

@@ -279,12 +279,14 @@ def _strings(metadata: Mapping[str, Any], key: str) -> tuple[str, ...]:
     values = metadata.get(key, ())
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise ModelFileError(f"{key} in the model file is not a list: convert the model again")
-    if values and isinstance(values[0], bytes):
+    strings = tuple(values)
+    kinds = set(map(type, strings))
+    if kinds == {bytes}:
         # Some files hold tokens that are not UTF-8 on their own; keep the others usable.
-        return tuple([value.decode("utf-8", "backslashreplace") for value in values])
-    if any(type(value) is not str for value in values):
+        return tuple([value.decode("utf-8", "backslashreplace") for value in strings])
+    if not kinds <= {str}:
         raise ModelFileError(f"{key} in the model file is not a list of strings: convert the model again")
-    return tuple(values)
+    return strings
 
 
 def _numbers(
@@ -294,7 +296,8 @@ def _numbers(
     if values is None:
         return (kind(default),) * count
     try:
-        numbers = tuple(map(kind, values))
+        # Numeric arrays of a header are memoryviews of the right type already.
+        numbers = tuple(values.tolist() if isinstance(values, memoryview) else map(kind, values))
     except (TypeError, ValueError):
         raise ModelFileError(
             f"{key} in the model file is not a list of numbers: convert the model again"

@@ -43,7 +43,8 @@ NASTY: tuple[str, ...] = (
     "x'sy 'reading 'veil 'llama 'dont 'most",
     "1 12 123 1234 12345 123456 1234567 12345678",
     "3.14159, -2.5e-10, 1,000,000.00, 0xDEADBEEF, 0b1010, 1_000",
-    "\u0661\u0662\u0663 \u0967\u0968\u0969\u096a \uff11\uff12\uff13\uff14 \u2160\u2161\u2162 \u00bd\u00bc \u00b2\u00b3 \u2460\u2461",
+    "\u0661\u0662\u0663 \u0967\u0968\u0969\u096a \uff11\uff12\uff13\uff14",
+    "\u2160\u2161\u2162 \u00bd\u00bc \u00b2\u00b3 \u2460\u2461",
     "10km 5\u00b0C a1b2c3 3D 4x4 v2.0.1",
     "camelCase PascalCase snake_case kebab-case SCREAMING_CASE XMLHttpRequest iPhone",
     "HTTPServer2xx\u00c9cole \u00e9COLE \u00c0\u00e9\u00cb",
@@ -63,7 +64,8 @@ NASTY: tuple[str, ...] = (
     "\u0531\u0532 \u10d0\u10d1\u10d2 \u13a0\u13a1 \u1c90 \U00010400\U00010428 \U0001e900\U0001e922",
     "\U0001d400\U0001d51e\U0001d7d8 \u2102\u210a\u2124\u2126 \u01c5\u01c8 \u02b0\u02b1 \u00aa\u00ba",
     "\U0001f600 \U0001f44d\U0001f3fd \u2764\ufe0f \U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f469\U0001f3fd\u200d\U0001f4bb \U0001f3f3\ufe0f\u200d\U0001f308",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",
+    "\U0001f469\U0001f3fd\u200d\U0001f4bb \U0001f3f3\ufe0f\u200d\U0001f308",
     "1\ufe0f\u20e3 #\ufe0f\u20e3 \u00a9\u00ae\u2122",
     "\u200d\u200d \ufeffbom \ufffd \ufffe \uffff \U0010ffff",
     "\ue000\uf8ff\U000f0000",
@@ -71,7 +73,8 @@ NASTY: tuple[str, ...] = (
     "... --- ___ === *** ### !!! ??? <<<>>> ||| &&& ^^^ ~~~ ```",
     " ... --- ?!?! -> => <- == != <= >= && || :: ++ --",
     "$100 \u20ac50 \u00a330 \u00a52000 50% #1 @you C# C++ a+b=c <a|b> x^2 ~5",
-    "\u201cquotes\u201d \u2018single\u2019 \u00ab\u00bb \u2014 \u2013 \u2026 \u00bf\u00a1 \u2022 \u2192 \u2211\u222b\u221a",
+    "\u201cquotes\u201d \u2018single\u2019 \u00ab\u00bb \u2014 \u2013 \u2026",
+    "\u00bf\u00a1 \u2022 \u2192 \u2211\u222b\u221a",
     "\uff01\uff0f\uff1a\uff5e \u3000\u3001\u3002 \u2018\u2019\u201f",
     "def f(x):\n    if x > 0:\n        return x  # ok\n\n\treturn -x\n",
     'for (int i = 0; i < n; ++i) {\n\t\tstd::cout << a[i] << "\\n";\r\n\t}\r\n',
@@ -127,7 +130,10 @@ NASTY: tuple[str, ...] = (
 )
 
 # Code points worth meeting often, beside any other.
-_FAVOURITES = " \n\t\r'.,!?-_/\\<>|[](){}0123456789abcxyzABCXYZ\u00e9\u00df\u4e00\u3042\uac00\u0301\u200d\ufe0f\u00a0\u2581"
+_FAVOURITES = (
+    " \n\t\r'.,!?-_/\\<>|[](){}0123456789abcxyzABCXYZ"
+    "\u00e9\u00df\u4e00\u3042\uac00\u0301\u200d\ufe0f\u00a0\u2581"
+)
 _WORDS = (
     *("the", "Hello", "'s", "'LL", "don't", "return", "<|im_end|>", "<end_of_turn>", "</s>", "<s>"),
     *(
