@@ -61,6 +61,11 @@ class PrefillClient:
         """Where the courier listens, once it does."""
         return self._port
 
+    @property
+    def courier_pid(self) -> int | None:
+        """Of the courier that runs now, or None."""
+        return self._courier.pid
+
     def on_wakeup(self, wakeup: Callable[[], None]) -> None:
         self._wakeup = wakeup
 

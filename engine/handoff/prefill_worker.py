@@ -100,6 +100,11 @@ class PrefillWorker:
             self._changed.notify_all()
         self._courier.close()
 
+    @property
+    def courier_pid(self) -> int | None:
+        """Of the courier that runs now, or None."""
+        return self._courier.pid
+
     def run(self) -> None:
         while (asked := self._next()) is not None:
             self._serve(asked)

@@ -1,0 +1,98 @@
+"""Stands in for a model on the worker: takes a model's time for every layer and has K and V ready when it is over.
+
+What it "computes" lies in the cache memory from the start. Torch-free; see `handoff.prefill_worker.Prefiller`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.cache.spec import CacheSpec, Landing, LayerKind
+
+# The last layer computes K and V and nothing else: of a layer's work that is the smaller part, a tenth or less.
+LAST_LAYER_SHARE = 0.1
+
+
+class PacedPrefiller:
+    """A chunk of `chunk_tokens` takes `compute_s`, others in proportion; layers share it alike, the last has less."""
+
+    def __init__(self, spec: CacheSpec, *, chunk_tokens: int, compute_s: float) -> None:
+        self._spec = spec
+        self._regions = spec.regions(0)
+        self._s_per_token = compute_s / chunk_tokens
+        shares = len(spec.layers) - 1 + LAST_LAYER_SHARE
+        self._layer_ends = [(index + 1) / shares for index in range(len(spec.layers) - 1)] + [1.0]
+
+    @property
+    def n_layers(self) -> int:
+        return len(self._spec.layers)
+
+    def begin(self, tokens: list[int]) -> int:
+        return 0
+
+    def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
+        begun_s = time.monotonic()
+        chunk_s = self._s_per_token * (end - first)
+        for layer, share in enumerate(self._layer_ends):
+            wait_s = begun_s + chunk_s * share - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            on_layer(layer)
+
+    def spans(
+        self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
+    ) -> list[tuple[int, int]]:
+        spec, region = self._spec.layers[layer], self._regions[layer]
+        if spec.kind is LayerKind.ATTENTION:
+            row = first
+        elif not final:
+            return []
+        elif spec.kind is LayerKind.RECURRENT:
+            return [(region.state_offset, region.state_bytes)]
+        else:
+            first, end, row = max(start, stop - spec.window + 1), stop, 0
+        rows = end - first
+        return [
+            (region.k_offset + row * region.k_row_bytes, rows * region.k_row_bytes),
+            (region.v_offset + row * region.v_row_bytes, rows * region.v_row_bytes),
+        ]
+
+
+def landings_for(spec: CacheSpec, stop: int) -> tuple[Landing, ...]:
+    """Where positions [0, stop) land in slot 0: at the very offsets that PacedPrefiller takes them from."""
+    landings = []
+    for index, (layer, region) in enumerate(zip(spec.layers, spec.regions(0), strict=True)):
+        first = 0
+        if layer.kind is LayerKind.WINDOW:
+            first = max(0, stop - layer.window + 1)
+        if layer.kind is LayerKind.RECURRENT:
+            first = stop
+        landings.append(
+            Landing(
+                layer=index,
+                kind=layer.kind,
+                first=first,
+                stop=stop,
+                k_offset=region.k_offset,
+                v_offset=region.v_offset,
+                k_row_bytes=region.k_row_bytes,
+                v_row_bytes=region.v_row_bytes,
+                state_offset=region.state_offset,
+                state_bytes=region.state_bytes,
+            )
+        )
+    return tuple(landings)
+
+
+def landed_spans(landings: tuple[Landing, ...]) -> list[tuple[int, int]]:
+    """All (offset, bytes) of memory that a whole handoff fills."""
+    spans = []
+    for landing in landings:
+        rows = landing.stop - landing.first
+        spans += [
+            (landing.k_offset, rows * landing.k_row_bytes),
+            (landing.v_offset, rows * landing.v_row_bytes),
+            (landing.state_offset, landing.state_bytes),
+        ]
+    return [(offset, n_bytes) for offset, n_bytes in spans if n_bytes]
