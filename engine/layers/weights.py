@@ -33,6 +33,9 @@ from engine.layers.norm import RMSNorm
 _FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
 
+# torch's int4 products take rows by so many; a matrix of another size goes to the int8 product.
+_INT4_ROWS = 8
+
 # What remains (rare types, unquantised tensors in packed form) is rounded to 8 bits by groups of this size.
 _REQUANTISED_GROUP = 32
 
@@ -178,7 +181,8 @@ class WeightLoader:
         parts = [self._codes(name, orders.get(name)) for name in names]
         if self._packs_for_kernels(names):
             return PackedLinear(_pack_parts(parts), bias, norm)
-        if types <= set(_FOUR_BIT) and self._device.kind != "cpu":
+        n_rows = sum(part.q.shape[0] for part in parts)
+        if types <= set(_FOUR_BIT) and self._device.kind != "cpu" and n_rows % _INT4_ROWS == 0:
             return self._int4(parts, bias, norm)
         codes, scales = _row_scaled(parts)
         dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
@@ -186,8 +190,9 @@ class WeightLoader:
 
     def _int4(self, parts: list[Codes], bias: Tensor | None, norm: RMSNorm | None) -> Linear:
         q, scale_and_zero = _int4_operands(parts, self._device.vector_dtype)
-        # CUDA's operator takes the number of inner tiles of 16 columns, up to 8; Metal's has no choice but 2.
-        inner_tiles = 8 if self._device.kind == "cuda" else 2
+        # CUDA's operator takes 2, 4 or 8 inner tiles of 16 columns, the more the better; Metal's has no choice but 2.
+        sizes = (8, 4, 2) if self._device.kind == "cuda" else (2,)
+        inner_tiles = next(n for n in sizes if q.shape[1] % (16 * n) == 0)
         pairs = (q[:, ::2] << 4 | q[:, 1::2]).to(self.device)
         packed = torch.ops.aten._convert_weight_to_int4pack(pairs, inner_tiles)
         return Int4Linear(packed, scale_and_zero.to(self.device), bias, norm)
