@@ -1,11 +1,12 @@
 """Puts an engine together out of its parts: model, cache memory, tokenizer, loop, courier. Imports torch.
 
-The only place that knows all of them; `serve` and `worker` run what is made here.
+The only place that knows all of them; `baton serve` and `baton worker` run what is made here.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from engine.batching.loop import EngineLoop
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
+from engine.errors import ProcessFailed
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
 from engine.handoff.channel import CourierConfig
@@ -27,25 +29,31 @@ from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
 from engine.node.catalogue import load_catalogue
 from engine.node.identity import Identity
-from engine.paths import cache_dir, config_dir
+from engine.paths import cache_dir, identity_dir
 from engine.server.backend import Backend, ModelInfo
-from engine.tokenizer import Tokenizer
-from engine.tokenizer.template import ChatTemplate
+from engine.tokenizer import ChatTemplate, Tokenizer
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
 # Enough rows for the form that prefills.
 _WARM_UP_TOKENS = 64
+
+# A courier listens at once or not at all.
+_LISTEN_TIMEOUT_S = 10.0
 
 OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeEngine:
-    """A loop that runs, and what the endpoint needs of it. `client` is None without a worker."""
+    """A loop that runs, and what the endpoint needs of it.
+
+    `client` is None without a worker; `listen_port` is where a worker may call, where it may.
+    """
 
     backend: Backend
     loop: EngineLoop
     client: PrefillClient | None
+    listen_port: int | None
     fingerprint: str
 
     def close(self) -> None:
@@ -55,158 +63,114 @@ class DecodeEngine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEngine:
-    """A worker ready to `run`. `port` is where its courier listens, or None where it calls."""
+class PrefillEngine:
+    """A worker whose courier runs; `worker.run()` serves. `listen_port` is None where it calls."""
 
     worker: PrefillWorker
+    listen_port: int | None
     model_id: str
     fingerprint: str
-    port: int | None
+
+    def close(self) -> None:
+        self.worker.close()
 
 
 def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProgress) -> DecodeEngine:
     """Load the model at `path` and start answering with it, as `baton serve`'s flags have it."""
-    identity = own_identity(args)
-    parts = _load(args, path, on_progress, prefill=not (args.peer or args.listen), decode=True)
+    identity = Identity.load_or_create(identity_dir(args.identity))
+    loaded = _load(args, path, on_progress, decode=True)
+    has_worker = bool(args.peer or args.listen)
+    memory = _Memory(loaded.cache, shared=has_worker)
+    pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    _warm_up(loaded.model, pool, decode=True)
     client = None
-    if args.peer or args.listen:
-        config = _courier_config(args, Role.DECODE, identity, parts, dial=args.peer, listen=args.listen)
-        client = PrefillClient(config, parts.memory)
-        client.open()
+    if has_worker:
+        config = _courier_config(args, loaded, identity, role=Role.DECODE, dial=args.peer)
+        client = PrefillClient(config, memory.share())
     loop = EngineLoop(
-        model=parts.model,
-        pool=parts.pool,
-        new_decoder=parts.tokenizer.stream_decoder,
-        end_ids=parts.tokenizer.end_ids,
+        model=loaded.model,
+        pool=pool,
+        new_decoder=loaded.tokenizer.stream_decoder,
+        end_ids=loaded.tokenizer.end_ids,
         client=client,
         chunk_tokens=args.chunk,
     )
+    listen_port = _open_client(client, listens=bool(args.listen)) if client is not None else None
     loop.start()
-    backend = Backend(engine=loop, tokenizer=parts.tokenizer, template=parts.template, model=parts.info)
-    return DecodeEngine(backend=backend, loop=loop, client=client, fingerprint=identity.fingerprint)
-
-
-def open_worker_engine(
-    args: argparse.Namespace, path: Path, on_progress: OnProgress, on_link: Callable[[str], None]
-) -> WorkerEngine:
-    """Load the model at `path` and open the worker's courier, as `baton worker`'s flags have it."""
-    identity = own_identity(args)
-    parts = _load(args, path, on_progress, prefill=True, decode=False)
-    config = _courier_config(args, Role.PREFILL, identity, parts, dial=args.dial, listen=args.listen)
-    worker = PrefillWorker(ModelPrefiller(parts.model, parts.pool), config, parts.memory, on_link)
-    port = worker.open()
-    return WorkerEngine(
-        worker=worker, model_id=parts.info.model_id, fingerprint=identity.fingerprint, port=port
+    return DecodeEngine(
+        backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
+        loop=loop,
+        client=client,
+        listen_port=listen_port,
+        fingerprint=identity.fingerprint,
     )
 
 
-def own_identity(args: argparse.Namespace) -> Identity:
-    """This computer's, made on first use."""
-    return Identity.load_or_create(_identity_dir(args))
+def open_prefill_engine(
+    args: argparse.Namespace, path: Path, on_progress: OnProgress, on_link: Callable[[str], None]
+) -> PrefillEngine:
+    """Load the model at `path` and wait for a decode engine, as `baton worker`'s flags have it.
 
-
-def _identity_dir(args: argparse.Namespace) -> Path:
-    return Path(args.identity) if args.identity else config_dir() / "identity"
+    `on_link` hears of every link that comes (an empty note) or goes (why).
+    """
+    identity = Identity.load_or_create(identity_dir(args.identity))
+    loaded = _load(args, path, on_progress, decode=False)
+    memory = _Memory(loaded.cache, shared=True)
+    pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    _warm_up(loaded.model, pool, decode=False)
+    config = _courier_config(args, loaded, identity, role=Role.PREFILL, dial=args.dial)
+    worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
+    return PrefillEngine(
+        worker=worker,
+        listen_port=worker.open(_LISTEN_TIMEOUT_S),
+        model_id=loaded.info.model_id,
+        fingerprint=identity.fingerprint,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """What both kinds of engine are made of."""
+class _Loaded:
+    """A model, what its file says, and the cache that its flags ask for."""
 
     model: Model
-    pool: SequencePool
-    memory: SharedMemory
     tokenizer: Tokenizer
     template: ChatTemplate
     info: ModelInfo
-    digest: str
+    cache: CacheSpec
+    paths: tuple[Path, ...]
 
 
-def _load(
-    args: argparse.Namespace, path: Path, on_progress: OnProgress, *, prefill: bool, decode: bool
-) -> _Parts:
+class _Memory:
+    """The cache's memory: shared with a courier where there is one, else this process's own."""
+
+    def __init__(self, cache: CacheSpec, *, shared: bool) -> None:
+        n_bytes = cache.total_bytes()
+        self._shared = SharedMemory.create(n_bytes) if shared else None
+        self.buffer = self._shared.buffer if self._shared else memoryview(mmap.mmap(-1, n_bytes))
+
+    def share(self) -> SharedMemory:
+        if self._shared is None:
+            raise ValueError("this memory was not made to be shared")
+        return self._shared
+
+
+def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, decode: bool) -> _Loaded:
     if args.threads:
         torch.set_num_threads(args.threads)
+    weights = WeightsMode(args.weights)
     with GGUFFile.open(path) as file:
-        digest = model_digest(file.paths, cache_dir=cache_dir())
         tokenizer = Tokenizer.from_metadata(file.metadata)
         template = ChatTemplate.from_metadata(file.metadata, tokenizer)
-        model = load_model(
-            file,
-            device=args.device,
-            weights=WeightsMode(args.weights),
-            prefill=prefill,
-            decode=decode,
-            on_progress=on_progress,
-        )
+        model = load_model(file, device=args.device, weights=weights, decode=decode, on_progress=on_progress)
         info = _model_info(path, file, model)
-    spec = _cache_spec(model, args)
-    memory = SharedMemory.create(spec.total_bytes())
-    pool = SequencePool(spec, model.device, memory.buffer)
-    _warm_up(model, pool, prefill=prefill, decode=decode)
-    return _Parts(
-        model=model,
-        pool=pool,
-        memory=memory,
-        tokenizer=tokenizer,
-        template=template,
-        info=info,
-        digest=digest,
+    cache = model.spec.cache_spec(
+        kv_type=KVType.F32 if weights is WeightsMode.FLOAT32 else KVType.BF16,
+        n_ctx=min(args.ctx, model.spec.context_length),
+        n_slots=args.slots,
     )
-
-
-def _courier_config(
-    args: argparse.Namespace,
-    role: Role,
-    identity: Identity,
-    parts: _Parts,
-    *,
-    dial: str | None,
-    listen: str | None,
-) -> CourierConfig:
-    spec, rope = parts.pool.spec, parts.model.spec.rope
-    return CourierConfig(
-        role=role,
-        identity_dir=str(_identity_dir(args)),
-        trust_dir=str(_identity_dir(args) / "trusted"),
-        fingerprint=args.trust,
-        dial=dial,
-        listen=listen,
-        channel_descriptor=-1,
-        memory_descriptor=-1,
-        memory_bytes=0,
-        identity=ModelIdentity(
-            model_name=parts.info.model_id,
-            model_digest=parts.digest,
-            tokenizer_digest=parts.tokenizer.digest,
-            layers=layer_shapes(spec),
-            rope=(
-                ("base", repr(rope.base)),
-                ("n_rotated", str(rope.n_rotated)),
-                ("order", "pairs"),
-                ("scale", repr(rope.scale)),
-            ),
-            kv_type=spec.kv_type,
-        ),
-        max_prompt_tokens=spec.n_ctx,
+    return _Loaded(
+        model=model, tokenizer=tokenizer, template=template, info=info, cache=cache, paths=file.paths
     )
-
-
-def _warm_up(model: Model, pool: SequencePool, *, prefill: bool, decode: bool) -> None:
-    """Run each form of the weights once, so that kernels are compiled before someone waits for an answer."""
-    sequence = pool.sequence(0)
-    if prefill:
-        n_tokens = min(_WARM_UP_TOKENS, pool.spec.n_ctx - 1)
-        model.forward([Segment(sequence=sequence, tokens=[0] * n_tokens, n_logits=0)], [])
-    if decode:
-        model.forward([], [Segment(sequence=sequence, tokens=[0])])
-    sequence.reset()
-
-
-def _cache_spec(model: Model, args: argparse.Namespace) -> CacheSpec:
-    kv_type = KVType.F32 if args.weights == WeightsMode.FLOAT32 else KVType.BF16
-    n_ctx = min(args.ctx, model.spec.context_length)
-    return model.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=args.slots)
 
 
 def _model_info(path: Path, file: GGUFFile, model: Model) -> ModelInfo:
@@ -219,3 +183,55 @@ def _model_info(path: Path, file: GGUFFile, model: Model) -> ModelInfo:
         n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
         size_bytes=file.n_bytes,
     )
+
+
+def _warm_up(model: Model, pool: SequencePool, *, decode: bool) -> None:
+    """Compute something once, so that kernels are compiled before someone waits for an answer."""
+    sequence = pool.sequence(0)
+    n_tokens = min(_WARM_UP_TOKENS, pool.spec.n_ctx - 1)
+    model.forward([Segment(sequence=sequence, tokens=[0] * n_tokens, n_logits=0)], [])
+    if decode:
+        model.forward([], [Segment(sequence=sequence, tokens=[0])])
+    sequence.reset()
+
+
+def _courier_config(
+    args: argparse.Namespace, loaded: _Loaded, identity: Identity, *, role: Role, dial: str | None
+) -> CourierConfig:
+    folder = identity_dir(args.identity)
+    return CourierConfig(
+        role=role,
+        identity_dir=str(folder),
+        trust_dir=str(folder),
+        fingerprint=args.trust,
+        dial=dial,
+        listen=args.listen,
+        channel_descriptor=-1,
+        memory_descriptor=-1,
+        memory_bytes=loaded.cache.total_bytes(),
+        identity=_model_identity(loaded),
+        max_prompt_tokens=loaded.cache.n_ctx,
+    )
+
+
+def _model_identity(loaded: _Loaded) -> ModelIdentity:
+    rope = loaded.model.spec.rope
+    return ModelIdentity(
+        model_name=loaded.info.model_id,
+        model_digest=model_digest(loaded.paths, cache_dir=cache_dir() / "digests"),
+        tokenizer_digest=loaded.tokenizer.digest,
+        layers=layer_shapes(loaded.cache),
+        rope=tuple((name, f"{getattr(rope, name):g}") for name in ("base", "n_rotated", "scale")),
+        kv_type=loaded.cache.kv_type,
+    )
+
+
+def _open_client(client: PrefillClient, *, listens: bool) -> int | None:
+    """Start the courier; the port it listens on, where it was told to."""
+    client.open()
+    if not listens:
+        return None
+    if not client.listening.wait(_LISTEN_TIMEOUT_S):
+        client.close()
+        raise ProcessFailed(client.status().note)
+    return client.port

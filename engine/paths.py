@@ -39,6 +39,11 @@ def models_dir() -> Path:
     return Path(given).expanduser() if given else cache_dir() / "models"
 
 
+def identity_dir(given: str | None = None) -> Path:
+    """Where this computer's key, certificate and trusted certificates are kept: `given`, or with the settings."""
+    return Path(given).expanduser() if given else config_dir() / "identity"
+
+
 def own_command() -> list[str]:
     """The words that start Baton's command line in a new process; a sub-command and its flags follow them.
 

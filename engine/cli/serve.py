@@ -117,7 +117,13 @@ class _Service:
         print(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", file=sys.stderr)
         print(f'Ask it:  baton chat "Hello" --port {self._server.port}', file=sys.stderr)
         print(f"This computer's fingerprint: {engine.fingerprint}", file=sys.stderr)
-        if engine.client is None:
+        if engine.listen_port is not None:
+            print(
+                f"For the worker, on the other computer:\n  baton worker --model {self._args.model} "
+                f"--dial THIS-COMPUTER:{engine.listen_port} --trust {engine.fingerprint}",
+                file=sys.stderr,
+            )
+        elif engine.client is None:
             print(
                 "To let another computer prefill for this one, start there\n"
                 f"  baton worker --model {self._args.model} --listen 0.0.0.0:{config.COURIER_PORT} "

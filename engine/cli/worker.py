@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from engine import config
-from engine.cli.lifetime import add_lifetime_flags, unwinding_on_sigterm, watch_stdin
+from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
@@ -18,7 +16,7 @@ from engine.node.library import Library
 from engine.node.running import announce
 
 if TYPE_CHECKING:
-    from engine.assembly import WorkerEngine
+    from engine.assembly import PrefillEngine
 
 EXAMPLE = """\
   baton worker --model smollm2-135m --listen 0.0.0.0:7118 --trust FINGERPRINT
@@ -27,7 +25,7 @@ EXAMPLE = """\
 
 SETTINGS = [
     *(config.MODEL, config.LISTEN, config.DIAL, config.TRUST, config.IDENTITY),
-    *(config.SLOTS, config.CTX, config.CHUNK, config.WEIGHTS, config.DEVICE, config.THREADS),
+    *(config.SLOTS, config.CTX, config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
 
@@ -39,47 +37,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.exit_with_stdin:
         watch_stdin()
-    if bool(args.listen) == bool(args.dial):
-        raise UserError(
-            "give exactly one of --listen HOST:PORT, to wait for the other computer, and --dial HOST:PORT"
-        )
-    if not args.trust:
-        raise UserError(
-            "--trust is missing: it takes the fingerprint that the other computer prints when it starts"
-        )
+    _check(args)
     log_to_stderr()
-    with unwinding_on_sigterm():
-        return _work(args)
-
-
-def _work(args: argparse.Namespace) -> int:
     with ProgressBar(args.model) as progress:
         path = Library().resolve(args.model, progress)
 
-    from engine.assembly import open_worker_engine
+    from engine.assembly import open_prefill_engine
 
-    with loading_bar(f"loading {path.name}") as loading:
-        engine = open_worker_engine(args, path, loading.advance, lambda note: _say_link(args, note))
-    with announce({"role": "worker", "model": engine.model_id}), contextlib.closing(engine.worker):
-        _say_ready(args, engine)
-        # Not on the main thread, where a signal could leave the engine in the middle of a chunk.
-        serving = threading.Thread(target=engine.worker.run, name="prefill", daemon=True)
-        serving.start()
-        serving.join()
+    with loading_bar(f"loading {path.name}") as progress:
+        engine = open_prefill_engine(args, path, progress.advance, lambda note: _say_link(args, note))
+    try:
+        address = args.dial or f"{config.split_address(args.listen)[0]}:{engine.listen_port}"
+        with announce({"role": "worker", "model": engine.model_id, "address": address}):
+            _say_ready(args, engine, address)
+            engine.worker.run()
+    finally:
+        engine.close()
     return 0
 
 
-def _say_ready(args: argparse.Namespace, engine: WorkerEngine) -> None:
+def _check(args: argparse.Namespace) -> None:
+    if bool(args.listen) == bool(args.dial):
+        raise UserError(
+            "give --listen HOST:PORT to wait for the other computer, or --dial HOST:PORT to call it"
+        )
+    if not args.trust:
+        raise UserError(
+            f"--trust is missing: it takes the fingerprint that `baton serve` prints on the other computer. "
+            f"This one's is {_own_fingerprint(args)}"
+        )
+
+
+def _own_fingerprint(args: argparse.Namespace) -> str:
+    from engine.node.identity import Identity
+    from engine.paths import identity_dir
+
+    return Identity.load_or_create(identity_dir(args.identity)).fingerprint
+
+
+def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str) -> None:
     if args.json:
-        _print_event(ready=True, port=engine.port, fingerprint=engine.fingerprint)
-        return
-    print(f"This computer's fingerprint: {engine.fingerprint}", file=sys.stderr)
-    if engine.port is None:
-        print(f"Calling {args.dial}, to prefill with {engine.model_id}", file=sys.stderr)
+        _print_event(ready=True, port=engine.listen_port, fingerprint=engine.fingerprint)
         return
     print(
-        f"Ready to prefill with {engine.model_id} on port {engine.port}. Start on the other computer\n"
-        f"  baton serve --model {args.model} --peer THIS-COMPUTER:{engine.port} --trust {engine.fingerprint}",
+        f"{engine.model_id} is ready to prefill; this computer's fingerprint: {engine.fingerprint}",
+        file=sys.stderr,
+    )
+    other = (
+        f"--listen 0.0.0.0:{config.split_address(args.dial)[1]}"
+        if args.dial
+        else f"--peer THIS-COMPUTER:{engine.listen_port}"
+    )
+    print(
+        f"On the other computer:\n  baton serve --model {args.model} {other} --trust {engine.fingerprint}",
         file=sys.stderr,
     )
 
@@ -87,10 +97,8 @@ def _say_ready(args: argparse.Namespace, engine: WorkerEngine) -> None:
 def _say_link(args: argparse.Namespace, note: str) -> None:
     if args.json:
         _print_event(link=not note, note=note)
-    elif note:
-        print(f"The other computer is away: {note}", file=sys.stderr)
     else:
-        print("The other computer is connected", file=sys.stderr)
+        print("The other computer is connected" if not note else f"Not connected: {note}", file=sys.stderr)
 
 
 def _print_event(**event: Any) -> None:
