@@ -120,16 +120,21 @@ class ChatTemplate:
     def _guarded_text(self, inputs: Mapping[str, Any], guard: str) -> str:
         """The rendered text with guards wherever a control token in the messages could begin or end.
 
-        A template may look for marks such as </think> in a message, and would not see a guarded one: then only
-        whole control tokens are guarded.
+        A template may look for marks such as </think> in a message, and would not see a guarded one. So fewer places
+        are guarded until the text comes out as it would without guards: behind every first character of a control
+        token, then where the second follows too, at last only in whole control tokens.
         """
-        everywhere = {name: self._guards.everywhere(value, guard) for name, value in inputs.items()}
-        if everywhere == inputs:
-            return self._run(inputs)
-        plain = self._run(inputs)
-        guarded = self._run(everywhere, guard)
-        if guarded.replace(guard, "") == plain:
-            return guarded
+        plain = None
+        for n_shared in (1, 2):
+            guarded = {
+                name: self._guards.beginnings(value, guard, n_shared) for name, value in inputs.items()
+            }
+            if guarded == inputs:
+                return self._run(inputs) if plain is None else plain
+            plain = self._run(inputs) if plain is None else plain
+            text = self._run(guarded, guard)
+            if text.replace(guard, "") == plain:
+                return text
         return self._run({name: self._guards.whole(value, guard) for name, value in inputs.items()}, guard)
 
     def _free_guard(self, inputs: Mapping[str, Any]) -> str:
@@ -200,20 +205,22 @@ class _Guards:
         self._forwards = sorted(tokens.texts)
         self._backwards = sorted(token[::-1] for token in tokens.texts)
         self._longest = max(map(len, tokens.texts), default=0)
-        self._first = tuple(sorted({token[0] for token in tokens.texts}))
 
-    def everywhere(self, value: Any, guard: str) -> Any:
-        """`value` with a guard behind every character that a token could begin with, in all its texts."""
-        return _each_text(value, lambda text: self._ends(self._behind_first(text, guard), guard))
+    def beginnings(self, value: Any, guard: str, n_shared: int) -> Any:
+        """`value` with a guard wherever its texts share this many characters with the beginning of a token."""
+        beginnings = sorted({token[:n_shared] for token in self._tokens.texts})
+
+        def guarded(text: str) -> str:
+            for beginning in beginnings:
+                if beginning in text:
+                    text = text.replace(beginning, beginning[0] + guard + beginning[1:])
+            return self._ends(text, guard)
+
+        return _each_text(value, guarded)
 
     def whole(self, value: Any, guard: str) -> Any:
         """`value` with a guard in every token written out in it, and where one could reach across its ends."""
         return _each_text(value, lambda text: self._ends(self._inside_tokens(text, guard), guard))
-
-    def _behind_first(self, text: str, guard: str) -> str:
-        for first in self._first:
-            text = text.replace(first, first + guard)
-        return text
 
     def _inside_tokens(self, text: str, guard: str) -> str:
         # Again and again, for tokens that overlap themselves.
