@@ -1,7 +1,7 @@
-"""Baton's engine as a contestant: the commands of `subject`, answered by a model in this process.
+"""Baton's engine as a contestant: the commands of `subject` that time something, answered by a model in this process.
 
-`baton bench speed --contestant` runs it. Two commands of its own: `calls` counts torch's operations in a decode step,
-and `load` says beside the seconds what they went to.
+`baton bench speed --contestant` runs it. A command of its own is `calls`, which counts torch's operations in a decode
+step; and `load` says beside the seconds what they went to.
 """
 
 from __future__ import annotations
@@ -36,13 +36,6 @@ class Contestant:
     def __init__(self) -> None:
         self._model: Model | None = None
         self._sequence: SequenceState | None = None
-
-    def info(self) -> dict[str, Any]:
-        return {
-            "version": _version(),
-            "system_info": torch.backends.cpu.get_cpu_capability(),
-            "gpu": torch.cuda.is_available() or torch.backends.mps.is_available(),
-        }
 
     def load(
         self, *, path: str, n_ctx: int, n_threads: int | None, device: str, weights: str, kv_type: str
@@ -162,7 +155,6 @@ def main() -> int:
     os.dup2(2, 1)
     contestant = Contestant()
     commands: dict[str, Callable[..., dict[str, Any]]] = {
-        "info": contestant.info,
         "load": contestant.load,
         "prefill": contestant.prefill,
         "decode": contestant.decode,

@@ -127,14 +127,13 @@ def measure(
     start_peer = (start_peer or peers.start_peer) if config.with_peer else None
     peer_info = None
     if start_peer is not None:
-        with start_own() as own, start_peer() as peer:
-            on_gpu = config.device != "cpu" and bool(own.ask("info")["gpu"])
+        with start_peer() as peer:
             peer_info = peers.peer_info(peer)
-            peers.check_native(peer_info, on_gpu=on_gpu, allow_generic=config.allow_generic_peer)
+        peers.check_native(peer_info, on_gpu=False, allow_generic=config.allow_generic_peer)
     _read_through(config.model)
     with ExitStack() as stack:
         on_note("loading, in fresh processes")
-        match = _load(config, stack, start_own, start_peer)
+        match = _load(config, stack, start_own, start_peer, peer_info)
         tokens = _tokens(match.n_ctx, match.own_facts["n_vocab"])
         threads = None
         if match.peer is not None:
@@ -178,6 +177,7 @@ def _load(
     stack: ExitStack,
     start_own: Callable[[], Subject],
     start_peer: Callable[[], Subject] | None,
+    peer_info: peers.PeerInfo | None,
 ) -> _Match:
     """Load in fresh processes several times, turn by turn; the last two stay, and `stack` ends them."""
     n_ctx = max(test.n_depth + test.n_tokens for test in config.tests)
@@ -205,8 +205,10 @@ def _load(
             kv_type=config.kv_type,
         )
         own_s.append(own_facts["seconds"])
-        if peer is not None:
-            n_gpu_layers = 0 if own_facts["device"] == "cpu" else _ALL_LAYERS
+        if peer is not None and peer_info is not None:
+            on_gpu = own_facts["device"] != "cpu"
+            peers.check_native(peer_info, on_gpu=on_gpu, allow_generic=config.allow_generic_peer)
+            n_gpu_layers = _ALL_LAYERS if on_gpu else 0
             peer_facts = peer.ask(
                 "load", path=path, n_ctx=n_ctx, n_threads=config.n_threads, n_gpu_layers=n_gpu_layers
             )
