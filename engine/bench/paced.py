@@ -24,11 +24,7 @@ class PacedPrefiller:
         shares = len(spec.layers) - 1 + LAST_LAYER_SHARE
         self._layer_ends = [(index + 1) / shares for index in range(len(spec.layers) - 1)] + [1.0]
 
-    @property
-    def n_layers(self) -> int:
-        return len(self._spec.layers)
-
-    def begin(self, tokens: list[int]) -> int:
+    def begin(self, tokens: list[int], start: int) -> int:
         return 0
 
     def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:

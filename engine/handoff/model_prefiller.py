@@ -20,17 +20,13 @@ class ModelPrefiller:
         self._sequence = pool.sequence(0)
         self._tokens: list[int] = []
 
-    @property
-    def n_layers(self) -> int:
-        return self._model.spec.n_layers
-
-    def begin(self, tokens: list[int]) -> int:
-        slot = self._best_slot(tokens)
+    def begin(self, tokens: list[int], start: int) -> int:
+        slot = self._best_slot(tokens[:start])
         self._uses += 1
         self._latest_use[slot] = self._uses
         self._sequence = self._pool.sequence(slot)
         self._tokens = tokens
-        held = self._sequence.reusable(tokens)
+        held = self._sequence.reusable(tokens[:start])
         self._sequence.truncate(held)
         return held
 

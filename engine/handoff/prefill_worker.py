@@ -38,8 +38,12 @@ Job = tuple[int, int]  # (link, request): numbers are the clients' own
 class Prefiller(Protocol):
     """Computes K and V in the worker's cache memory."""
 
-    def begin(self, tokens: list[int]) -> int:
-        """Take up a prompt; how many first positions are in the cache already."""
+    def begin(self, tokens: list[int], start: int) -> int:
+        """Take up a prompt of which positions from `start` on will be sent; how many before it are in the cache.
+
+        At most `start`: what is sent is computed anew in the chunks that the client would cut itself, so that local
+        and remote prefill give the same numbers.
+        """
 
     def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
         """Compute positions [first, end), all before being there; `on_layer(l)` when layer l's K and V are."""
@@ -48,9 +52,6 @@ class Prefiller(Protocol):
         self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
     ) -> list[tuple[int, int]]:
         """(offset, bytes) in memory of what the chunk [first, end) sends for `layer`; may be empty."""
-
-    @property
-    def n_layers(self) -> int: ...
 
 
 class PrefillWorker:
@@ -140,23 +141,21 @@ class PrefillWorker:
         tokens = _from_little_endian(asked.tokens)
         if self._is_cancelled(asked):
             return
-        held = self._prefiller.begin(tokens)
-        self._courier.send(ch.Accept(link=link, request=request, reused_tokens=min(held, asked.stop)))
+        held = self._prefiller.begin(tokens, asked.first)
+        self._courier.send(ch.Accept(link=link, request=request, reused_tokens=held))
         started_us = now_us()
         # What the client has and this worker lacks is computed, and not sent.
         for first, end in equal_chunks(held, asked.first, asked.chunk_tokens):
             if self._is_cancelled(asked):
                 return
             self._prefiller.compute(first, end, lambda layer: None)
-            held = end
         chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
         times_us = []
         for index, (first, end) in enumerate(chunks):
             if self._is_cancelled(asked):
                 return
             begun_us = now_us()
-            self._chunk(asked, index, first, end, held, final=index == len(chunks) - 1)
-            held = max(held, end)
+            self._chunk(asked, index, first, end, final=index == len(chunks) - 1)
             times_us.append(now_us() - begun_us)
         ended_us = now_us()
         self._courier.send(
@@ -169,8 +168,8 @@ class PrefillWorker:
             )
         )
 
-    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, held: int, *, final: bool) -> None:
-        """Compute what is lacking of one chunk and push every layer of it."""
+    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> None:
+        """Compute one chunk and push every layer of it as it is done."""
 
         def push(layer: int) -> None:
             spans = self._prefiller.spans(layer, first, end, final=final, start=asked.first, stop=asked.stop)
@@ -181,11 +180,7 @@ class PrefillWorker:
                     )
                 )
 
-        if held < end:
-            self._prefiller.compute(max(first, held), end, push)
-        else:
-            for layer in range(self._prefiller.n_layers):
-                push(layer)
+        self._prefiller.compute(first, end, push)
         self._courier.send(
             ch.CommitChunk(link=asked.link, request=asked.request, chunk=index, computed_tokens=end)
         )
