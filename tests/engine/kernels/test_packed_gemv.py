@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, pack, unpack
-from engine.kernels.packed_gemv import Ending, Normed, gemv, gemv_reference
+from engine.kernels.packed_gemv import Ending, Gemv, Normed, gemv_reference
 
 pytestmark = pytest.mark.usefixtures("needs_jit")
 
@@ -58,6 +59,10 @@ def draw(kind: Kind, n_rows: int, n_cols: int, seed: int = 0) -> Drawn:
         values = values + minima.unsqueeze(2)
     matrix = pack(codes, scales, minima, bits=kind.bits, group=kind.group, offset=kind.offset)
     return Drawn(matrix=matrix, weights=values.flatten(1))
+
+
+def gemv(x: Tensor, matrix: PackedMatrix, *, ending: Ending = Ending.STORE) -> Tensor:
+    return Gemv(matrix, ending=ending)(x)
 
 
 def rows_of(n_rows: int, n_cols: int, seed: int = 1) -> Tensor:
@@ -142,9 +147,10 @@ def test_what_comes_before_and_after(kind: Kind, ending: Ending, with_norm: bool
     bias = rows_of(1, n_out, seed=3)[0] if with_bias else None
     residual = rows_of(6, n_out, seed=4)
 
+    product_of = Gemv(matrix, normed=normed, bias=bias, ending=ending)
+
     def run(rows: Tensor, start: Tensor) -> Tensor:
-        out = start.clone() if ending is Ending.ADD else None
-        return gemv(rows.contiguous(), matrix, normed=normed, bias=bias, ending=ending, out=out)
+        return product_of(rows.contiguous(), start.clone() if ending is Ending.ADD else None)
 
     seen = x
     if normed is not None:
@@ -190,3 +196,18 @@ def test_values_far_apart_in_one_matrix() -> None:
     for part in (slice(0, 32), slice(32, 64)):
         error = (found[part] - expected[part]).abs().max() / expected[part].abs().max()
         assert float(error) < 1e-3
+
+
+def test_two_products_in_two_threads() -> None:
+    """Each engine of a process decodes in its own thread; what one computes does not reach the other."""
+    kind = KINDS["Q4"]
+    layers = [
+        Gemv(draw(kind, 96, 320, seed=seed).matrix, normed=Normed(weight=torch.ones(320), eps=1e-6))
+        for seed in (1, 2)
+    ]
+    x = rows_of(1, 320)
+    expected = [layer(x) for layer in layers]
+    with ThreadPoolExecutor(2) as threads:
+        runs = threads.map(lambda layer: [layer(x) for _ in range(300)], layers)
+        for found, right in zip(runs, expected, strict=True):
+            assert all(torch.equal(one, right) for one in found)
