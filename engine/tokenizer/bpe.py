@@ -24,8 +24,14 @@ BYTE_OF_CHARACTER = _byte_alphabet()
 
 
 def build_bpe(vocabulary: Vocabulary, rules: PreTokenizer) -> Tokenizer:
-    """A tokenizer for text without special tokens; raises ModelFileError for merges that make no sense."""
+    """A tokenizer for text without special tokens; raises ModelFileError for merges that make no sense.
+
+    Bytes that the vocabulary lacks get ids from its length on, to be left out: the library would leave them out
+    before merging, and merge their neighbours.
+    """
     index_of = {text: index for index, text in enumerate(vocabulary.tokens)}
+    for character in BYTE_OF_CHARACTER:
+        index_of.setdefault(character, len(index_of))
     if not vocabulary.merges:
         raise ModelFileError("the model file holds no merges (tokenizer.ggml.merges): convert it again")
     pairs = _pairs(vocabulary.merges)

@@ -40,6 +40,7 @@ class Tokenizer:
         finally:
             if collecting:
                 gc.enable()
+        self._lacks_bytes = self._merging.get_vocab_size() > self.n_vocab
         self._add_bos = bool(add_bos) and vocabulary.bos_id is not None
         self._add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
         control = self._ids_of(_HIDDEN_TYPES)
@@ -175,6 +176,8 @@ class Tokenizer:
                 ids.append(piece)
             else:
                 ids.extend(next(encodings).ids)
+        if self._lacks_bytes:
+            ids = [token_id for token_id in ids if token_id < self.n_vocab]
         if add_eos and self._add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids

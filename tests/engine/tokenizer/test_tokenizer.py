@@ -62,6 +62,13 @@ def test_merges_without_a_token_are_left_out():
     assert encode(odd, "hello qu") == ["hello", "Ġ", "q", "u"]
 
 
+def test_a_byte_without_a_token_still_parts_its_neighbours():
+    base = bpe_metadata()
+    tokens = ["[none]" if token == "x" else token for token in base["tokenizer.ggml.tokens"]]
+    tokenizer = Tokenizer.from_metadata(bpe_metadata(tokens=tokens))
+    assert encode(tokenizer, "hxe he") == ["h", "e", "Ġ", "he"]
+
+
 # --- SPM
 
 
