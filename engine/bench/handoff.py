@@ -20,14 +20,14 @@ from typing import Any
 
 from engine.bench.cpu_time import cpu_seconds
 from engine.bench.geometries import GEOMETRIES, Geometry
-from engine.bench.paced import PacedPrefiller, landed_spans, landings_for
+from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType
 from engine.errors import HostError, InvalidRequest, PeerLost, ProcessFailed
 from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import Failed, Finished
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
-from engine.handoff.shared import SharedMemory
+from engine.handoff.shared import SharedMemory, landing_spans
 from engine.node.identity import Identity
 from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
@@ -120,7 +120,7 @@ def measure(config: HandoffConfig) -> HandoffReport:
     stop = config.tokens - 1
     landings = landings_for(spec, stop)
     with _memory(spec) as source, _memory(spec) as landing, _joined(config, source, landing) as pair:
-        for offset, n_bytes in landed_spans(landings):
+        for offset, n_bytes in landing_spans(landings):
             _fill(source.buffer[offset : offset + n_bytes], seed=offset)
             _touch(landing.buffer[offset : offset + n_bytes])
         cpu_before_s = pair.cpu_s()
@@ -129,7 +129,7 @@ def measure(config: HandoffConfig) -> HandoffReport:
         finished = pair.wait_finished()
         took_s = time.monotonic() - begun_s
         cpu_s = pair.cpu_s() - cpu_before_s
-        for offset, n_bytes in landed_spans(landings):
+        for offset, n_bytes in landing_spans(landings):
             _compare(source.buffer, landing.buffer, offset, n_bytes)
     return HandoffReport(
         bytes=finished.payload_bytes,

@@ -79,16 +79,3 @@ def landings_for(spec: CacheSpec, stop: int) -> tuple[Landing, ...]:
             )
         )
     return tuple(landings)
-
-
-def landed_spans(landings: tuple[Landing, ...]) -> list[tuple[int, int]]:
-    """All (offset, bytes) of memory that a whole handoff fills."""
-    spans = []
-    for landing in landings:
-        rows = landing.stop - landing.first
-        spans += [
-            (landing.k_offset, rows * landing.k_row_bytes),
-            (landing.v_offset, rows * landing.v_row_bytes),
-            (landing.state_offset, landing.state_bytes),
-        ]
-    return [(offset, n_bytes) for offset, n_bytes in spans if n_bytes]

@@ -88,7 +88,7 @@ def main() -> None:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ch.CourierConfig)
     channel = ch.Channel(socket.socket(fileno=config.channel_descriptor))
     memory = SharedMemory(config.memory_descriptor, config.memory_bytes)
-    courier = Courier(config, channel, memory.buffer)
+    courier = Courier(config, channel, memory)
     courier.run()
     # Threads may still wait on sockets; nothing of theirs is worth waiting for.
     os._exit(0)
@@ -102,7 +102,7 @@ def now_us() -> int:
 class Courier:
     """Everything a courier does; `run` returns when the engine has gone."""
 
-    def __init__(self, config: ch.CourierConfig, channel: ch.Channel, memory: memoryview) -> None:
+    def __init__(self, config: ch.CourierConfig, channel: ch.Channel, memory: SharedMemory) -> None:
         self._config = config
         self._channel = channel
         self._memory = memory

@@ -12,8 +12,10 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from engine.cache.spec import Landing
 from engine.errors import BatonError, PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
+from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing
 from engine.wire.client import (
     ChunkCommitted,
@@ -38,6 +40,9 @@ from engine.wire.worker import (
 )
 
 log = logging.getLogger(__name__)
+
+# Pages are made ready in pieces of this size, layer by layer, since every layer's first rows come first.
+_PREFAULT_BYTES = 2 << 20
 
 Emit = Callable[[ch.Message], None]
 
@@ -181,7 +186,7 @@ class ClientLink(Link):
         peer: str,
         emit: Emit,
         on_over: Callable[[Link], None],
-        memory: memoryview,
+        memory: SharedMemory,
     ) -> None:
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
@@ -201,7 +206,7 @@ class ClientLink(Link):
         with self._lock:
             if self._ending:
                 raise PeerLost("the link has ended")
-            reader = self._connection.stream(attach, self._memory)
+            reader = self._connection.stream(attach, self._memory.buffer)
             receiver = DataReceiver(
                 stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self.end
             )
@@ -228,11 +233,20 @@ class ClientLink(Link):
                 self._give_up(ask.request, "internal", str(error), ask.first)
                 return
         self._control.wake()
+        threading.Thread(target=self._prefault, args=(ask.landings,), name="prefault", daemon=True).start()
 
     def cancel(self, request: int) -> None:
         with self._lock:
             self._connection.cancel(request)
         self._control.wake()
+
+    def _prefault(self, landings: tuple[Landing, ...]) -> None:
+        """Get the pages of the landing ready while the worker computes the first layers, in the order of their use."""
+        spans = landing_spans(landings)
+        for at in range(0, max((n_bytes for _, n_bytes in spans), default=0), _PREFAULT_BYTES):
+            for offset, n_bytes in spans:
+                if at < n_bytes:
+                    self._memory.prefault(offset + at, min(_PREFAULT_BYTES, n_bytes - at))
 
     def _give_up(self, request: int, code: str, message: str, committed: int) -> None:
         self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
@@ -324,7 +338,7 @@ class WorkerLink(Link):
         peer: str,
         emit: Emit,
         on_over: Callable[[Link], None],
-        memory: memoryview,
+        memory: SharedMemory,
     ) -> None:
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
@@ -378,7 +392,7 @@ class WorkerLink(Link):
                 layer=message.layer,
                 payload_bytes=sum(n_bytes for _, n_bytes in message.spans),
             )
-            views = (self._memory[offset : offset + n_bytes] for offset, n_bytes in message.spans)
+            views = (self._memory.buffer[offset : offset + n_bytes] for offset, n_bytes in message.spans)
             frame = Outgoing(
                 parts=(encode_data_header(header), *views), wanted=lambda: self._connection.is_live(request)
             )
