@@ -6,8 +6,10 @@ The only place that knows all of them; `baton serve` and `baton worker` run what
 from __future__ import annotations
 
 import argparse
+import functools
 import mmap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +92,8 @@ def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProg
     loop = EngineLoop(
         model=loaded.model,
         pool=pool,
-        new_decoder=loaded.tokenizer.stream_decoder,
+        # An answer goes on where its prompt ended: a first space is text, not the beginning of a line.
+        new_decoder=functools.partial(loaded.tokenizer.stream_decoder, continues=True),
         end_ids=loaded.tokenizer.end_ids,
         client=client,
         chunk_tokens=args.chunk,
@@ -158,10 +161,12 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
     if args.threads:
         torch.set_num_threads(args.threads)
     weights = WeightsMode(args.weights)
-    with GGUFFile.open(path) as file:
-        tokenizer = Tokenizer.from_metadata(file.metadata)
-        template = ChatTemplate.from_metadata(file.metadata, tokenizer)
+    with GGUFFile.open(path) as file, ThreadPoolExecutor(1) as beside:
+        # A vocabulary of 260,000 tokens takes longer to build than the weights to load.
+        building = beside.submit(Tokenizer.from_metadata, file.metadata)
         model = load_model(file, device=args.device, weights=weights, decode=decode, on_progress=on_progress)
+        tokenizer = building.result()
+        template = ChatTemplate.from_metadata(file.metadata, tokenizer)
         info = _model_info(path, file, model)
     cache = model.spec.cache_spec(
         kv_type=KVType.F32 if weights is WeightsMode.FLOAT32 else KVType.BF16,
