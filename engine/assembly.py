@@ -18,7 +18,6 @@ import torch
 from engine.batching.loop import EngineLoop
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
-from engine.errors import ProcessFailed
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
 from engine.handoff.channel import CourierConfig
@@ -98,7 +97,7 @@ def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProg
         client=client,
         chunk_tokens=args.chunk,
     )
-    listen_port = _open_client(client, listens=bool(args.listen)) if client is not None else None
+    listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
@@ -229,14 +228,3 @@ def _model_identity(loaded: _Loaded) -> ModelIdentity:
         rope=tuple((name, f"{getattr(rope, name):g}") for name in ("base", "n_rotated", "scale")),
         kv_type=loaded.cache.kv_type,
     )
-
-
-def _open_client(client: PrefillClient, *, listens: bool) -> int | None:
-    """Start the courier; the port it listens on, where it was told to."""
-    client.open()
-    if not listens:
-        return None
-    if not client.listening.wait(_LISTEN_TIMEOUT_S):
-        client.close()
-        raise ProcessFailed(client.status().note)
-    return client.port

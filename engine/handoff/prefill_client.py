@@ -46,20 +46,26 @@ class PrefillClient:
         self._link: int | None = None
         self._note = "no worker has connected yet"
         self._port: int | None = None
-        self.listening = threading.Event()
-        """Set once the courier waits for a worker to call, where it was told to."""
+        self._listens = config.listen is not None
+        self._heard_of_listening = threading.Event()
+        self._failure = ""
 
-    def open(self) -> None:
-        """Start the courier. Raises ProcessFailed."""
+    def open(self, timeout_s: float = 10.0) -> int | None:
+        """Start the courier; where it is to listen, wait until it does and return its port.
+
+        Raises ProcessFailed when it does not start, or cannot have its address.
+        """
         self._courier.start()
+        if not self._listens:
+            return None
+        self._heard_of_listening.wait(timeout_s)
+        if self._port is None:
+            self.close()
+            raise ProcessFailed(self._failure or "the courier did not start in time")
+        return self._port
 
     def close(self) -> None:
         self._courier.close()
-
-    @property
-    def port(self) -> int | None:
-        """Where the courier listens, once it does."""
-        return self._port
 
     @property
     def courier_pid(self) -> int | None:
@@ -128,12 +134,15 @@ class PrefillClient:
             case ch.LinkUp():
                 self._link = message.link
             case ch.LinkDown():
+                if message.code == "listen":
+                    self._failure = message.message
+                    self._heard_of_listening.set()
                 if message.link in (0, self._link):
                     self._link = None if message.link else self._link
                     self._note = message.message
             case ch.Listening():
                 self._port = message.port
-                self.listening.set()
+                self._heard_of_listening.set()
             case ch.AskAccepted():
                 self._events.append(Accepted(request_id=message.request, reused_tokens=message.reused_tokens))
             case ch.AskCommitted():
