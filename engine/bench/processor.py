@@ -35,6 +35,14 @@ def n_cores() -> int:
     return os.cpu_count() or 1
 
 
+def load_average() -> float | None:
+    """How many programs wanted a processor in the last minute, on average; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
 def processor_name() -> str:
     if platform.system() == "Linux":
         name = _cpuinfo("model name")

@@ -20,6 +20,9 @@ FORMS = ("md", "csv", "json", "jsonl")
 
 _GIB = 1 << 30
 
+# Other programs that want more than this share of the processors leave their mark on every figure.
+_BUSY_SHARE = 0.3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
@@ -130,6 +133,12 @@ class SpeedReport:
     calls: int | None = None
     n_layers: int = 0
     missing_features: tuple[str, ...] = ()
+    load_average: float | None = None
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether other programs kept this computer busy when the run began, so that its figures say little."""
+        return self.load_average is not None and self.load_average > _BUSY_SHARE * self.n_cores
 
 
 def render(report: SpeedReport, form: str) -> str:
@@ -172,7 +181,13 @@ def summary(report: SpeedReport) -> dict[str, Any]:
         "model_type": report.model_type,
         "model_size": report.model_size,
         "model_n_params": report.model_n_params,
-        "machine": {"cpu": report.cpu_info, "gpu": report.gpu_info, "cores": report.n_cores},
+        "machine": {
+            "cpu": report.cpu_info,
+            "gpu": report.gpu_info,
+            "cores": report.n_cores,
+            "load_average_before": _rounded(report.load_average),
+            "was_busy": report.was_busy,
+        },
         "own": _engine(report.own, [(row.test.name, row.n_threads) for row in report.rows]),
         "peer": _engine(report.peer, [(row.test.name, row.peer_n_threads) for row in report.rows])
         if report.peer is not None
@@ -288,6 +303,10 @@ def _notes(report: SpeedReport) -> list[str]:
     if (calls := calls_per_layer(report)) is not None:
         notes.append(f"decode step: {report.calls} torch calls, {calls:.1f} a layer")
     notes.append(f"processor: {report.cpu_info}, {report.n_cores} cores")
+    if report.was_busy:
+        notes.append(
+            f"not reliable: other programs kept this computer busy when the run began (load {report.load_average:.1f})"
+        )
     if report.peer is not None:
         notes.append(f"{report.peer.name} {report.peer.version}: {' '.join(report.peer.features)}")
         notes.append("ratio: medians, Baton over the peer; above 1 Baton is faster")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.bench import peer as peers
-from engine.bench.processor import n_cores, processor_name
+from engine.bench.processor import load_average, n_cores, processor_name
 from engine.bench.report import (
     FORMS,
     OWN_NAME,
@@ -126,6 +126,7 @@ def measure(
     start_own = start_own or _start_own
     start_peer = (start_peer or peers.start_peer) if config.with_peer else None
     peer_info = None
+    load_before = load_average()
     if start_peer is not None:
         with start_peer() as peer:
             peer_info = peers.peer_info(peer)
@@ -157,7 +158,7 @@ def measure(
                 )
             )
         calls = match.own.ask("calls")
-        return _report(config, match, peer_info, tuple(rows), calls)
+        return _report(config, match, peer_info, tuple(rows), calls, load_before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +251,7 @@ def _report(
     peer_info: peers.PeerInfo | None,
     rows: tuple[Row, ...],
     calls: dict[str, Any],
+    load_before: float | None,
 ) -> SpeedReport:
     device = match.own_facts["device"]
     peer = None
@@ -284,6 +286,7 @@ def _report(
         calls=calls["calls"],
         n_layers=calls["n_layers"],
         missing_features=peer_info.missing if peer_info is not None else (),
+        load_average=load_before,
     )
 
 

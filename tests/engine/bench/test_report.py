@@ -134,6 +134,12 @@ def test_an_unfair_peer_is_marked() -> None:
     assert "not a fair comparison: llama.cpp was built without AVX512" in text
 
 
+def test_a_busy_computer_is_marked() -> None:
+    assert "not reliable" in render(replace(REPORT, load_average=1.5), "md")
+    assert "not reliable" not in render(replace(REPORT, load_average=0.3), "md")
+    assert summary(replace(REPORT, load_average=1.5))["machine"]["was_busy"]
+
+
 def test_json_records() -> None:
     records = json.loads(render(REPORT, "json"))
     assert records[0] == JSON_RECORD
@@ -175,7 +181,13 @@ def test_summary() -> None:
     ]
     assert found["peer"]["features"] == ["AVX", "AVX512"]
     assert found["peer"]["threads"] == {"pp512": 1, "tg128 @ d4096": 2}
-    assert found["machine"] == {"cpu": "A Processor", "gpu": "", "cores": 2}
+    assert found["machine"] == {
+        "cpu": "A Processor",
+        "gpu": "",
+        "cores": 2,
+        "load_average_before": None,
+        "was_busy": False,
+    }
     assert summary(ALONE)["peer"] is None
     assert summary(ALONE)["rows"][0]["ratio"] is None
 
