@@ -7,6 +7,7 @@ the client's; on a worker they are told apart by `link`, since several clients m
 from __future__ import annotations
 
 import contextlib
+import selectors
 import socket
 import struct
 import threading
@@ -19,6 +20,17 @@ from engine.errors import ProcessFailed
 from engine.wire.messages import Code, ModelIdentity, Role
 
 _LENGTH = struct.Struct("<I")
+
+# Both say Alive in this time; who says nothing for the second has stopped moving, though it has not ended.
+ALIVE_EVERY_S = 1.0
+SILENCE_S = 5.0
+
+_SILENCE_SLICE_S = 0.5
+
+# Windows has no such flag; there everything goes by way of the writer's thread.
+_DONT_WAIT: int | None = getattr(socket, "MSG_DONTWAIT", None)
+
+_WRITE_BYTES = 1 << 18
 
 
 class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +58,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 # Engine of either role to courier, and back.
+
+
+class Alive(Message, frozen=True):
+    """The courier says it once in ALIVE_EVERY_S; the engine answers with the same."""
 
 
 class Drain(Message, frozen=True):
@@ -213,9 +229,12 @@ class AbortJob(Message, frozen=True):
     message: str
 
 
-FromEngine = Drain | Ask | CancelAsk | Accept | TurnAway | Push | CommitChunk | ComputeEnded | AbortJob
+FromEngine = (
+    Alive | Drain | Ask | CancelAsk | Accept | TurnAway | Push | CommitChunk | ComputeEnded | AbortJob
+)
 FromCourier = (
-    Drained
+    Alive
+    | Drained
     | Listening
     | LinkUp
     | LinkDown
@@ -236,46 +255,114 @@ _Received = TypeVar("_Received")
 
 
 class Channel:
-    """One end of a stream socket between the two. `send` from any thread; `receive` from one."""
+    """One end of a stream socket between the two. `send` from any thread; `receive` from one.
+
+    `send` never waits: what the other side does not take at once is kept, and sent by a thread of the channel's own.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._encoder = msgspec.msgpack.Encoder()
-        self._lock = threading.Lock()
         self._buffer = bytearray()
+        self._changed = threading.Condition()
+        self._backlog = bytearray()
+        self._broken = False
+        self._writer: threading.Thread | None = None
+        self._silent_s = 0.0
+        self._readable = selectors.DefaultSelector()
+        self._readable.register(end, selectors.EVENT_READ)
 
     def send(self, message: Message) -> None:
         """Raises ProcessFailed when the other process has gone."""
-        with self._lock:
+        with self._changed:
             body = self._encoder.encode(message)
-            try:
-                self._socket.sendall(_LENGTH.pack(len(body)) + body)
-            except OSError as error:
-                raise ProcessFailed("the other half of the engine has ended") from error
+            frame = _LENGTH.pack(len(body)) + body
+            if self._broken:
+                raise ProcessFailed("the other half of the engine has ended")
+            if not self._backlog:
+                frame = frame[self._send_now(frame) :]
+            if frame:
+                self._backlog += frame
+                self._changed.notify_all()
+                self._start_writer()
 
-    def receive(self, decoder: msgspec.msgpack.Decoder[_Received]) -> _Received | None:
-        """The next message, waiting for it; None when the other process has gone."""
-        head = self._take(_LENGTH.size)
+    def receive(
+        self, decoder: msgspec.msgpack.Decoder[_Received], *, silence_s: float | None = None
+    ) -> _Received | None:
+        """The next message, waiting for it; None when the other process has gone.
+
+        Raises ProcessFailed when nothing came for `silence_s` of this process's own running time.
+        """
+        head = self._take(_LENGTH.size, silence_s)
         if head is None:
             return None
-        body = self._take(_LENGTH.unpack(head)[0])
+        body = self._take(_LENGTH.unpack(head)[0], silence_s)
         return None if body is None else decoder.decode(body)
 
     def close(self) -> None:
         """Wakes a `receive` that waits."""
+        with self._changed:
+            self._broken = True
+            self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _take(self, n_bytes: int) -> bytes | None:
+    def _send_now(self, frame: bytes) -> int:
+        """How many bytes went out without waiting."""
+        if _DONT_WAIT is None:
+            return 0
+        try:
+            return self._socket.send(frame, _DONT_WAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._broken = True
+            raise ProcessFailed("the other half of the engine has ended") from error
+
+    def _start_writer(self) -> None:
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write, name="channel-writer", daemon=True)
+            self._writer.start()
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._backlog or self._broken)
+                if self._broken:
+                    return
+                data = bytes(self._backlog[:_WRITE_BYTES])
+            try:
+                sent = self._socket.send(data)
+            except OSError:
+                # The reader sees the end of the other process, too, and acts on it.
+                with self._changed:
+                    self._broken = True
+                return
+            with self._changed:
+                del self._backlog[:sent]
+
+    def _take(self, n_bytes: int, silence_s: float | None) -> bytes | None:
         while len(self._buffer) < n_bytes:
             try:
+                if silence_s is not None and not self._wait_readable(silence_s):
+                    continue
                 data = self._socket.recv(1 << 18)
-            except OSError:
+            except (OSError, ValueError):
                 return None
             if not data:
                 return None
+            self._silent_s = 0.0
             self._buffer += data
         taken = bytes(memoryview(self._buffer)[:n_bytes])
         del self._buffer[:n_bytes]
         return taken
+
+    def _wait_readable(self, silence_s: float) -> bool:
+        # In slices: a process that was stopped itself loses one slice, and does not blame the other.
+        if self._readable.select(_SILENCE_SLICE_S):
+            return True
+        self._silent_s += _SILENCE_SLICE_S
+        if self._silent_s >= silence_s:
+            raise ProcessFailed(f"the other half of the engine has not moved for {self._silent_s:g} s")
+        return False

@@ -35,6 +35,8 @@ from engine.handoff.transport import (
     handshake,
     listen,
     read_exactly,
+    secure,
+    shake_hands,
     tune,
 )
 from engine.node.identity import (
@@ -79,10 +81,14 @@ _LONGEST_WAIT_S = 5.0
 
 _CODECS = (RAW_CODEC,)
 
+_SWITCH_INTERVAL_S = 0.0005
+
 
 def main() -> None:
     """Run as a process: settings on standard input, news over the channel, faults on standard error."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="courier: %(message)s")
+    # Threads hand each frame on to one another; the usual 5 ms turn would be the whole tail.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Ctrl-C reaches the whole group; the engine decides when its courier ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ch.CourierConfig)
@@ -113,7 +119,8 @@ class Courier:
         self._links: dict[int, Link] = {}
         self._numbers = itertools.count(1)
         self._closing = threading.Event()
-        self._callers: dict[socket.socket, None] = {}
+        self._callers: dict[ssl.SSLSocket, None] = {}
+        self._engine_silent_s = 0.0
 
     def run(self) -> None:
         address = Address.parse(self._config.dial or self._config.listen or "")
@@ -127,11 +134,13 @@ class Courier:
                 return
             self._emit(ch.Listening(port=listener.getsockname()[1]))
             threading.Thread(target=self._accept, args=(listener,), name="listener", daemon=True).start()
+        threading.Thread(target=self._stay_alive, name="alive", daemon=True).start()
         while (message := self._channel.receive(ch.FROM_ENGINE)) is not None:
+            self._engine_silent_s = 0.0
             self._obey(message)
         self._closing.set()
         for link in self._all_links():
-            link.end(Going("this computer ended the link"))
+            link.end(Going("it was stopped"))
         for link in self._all_links():
             link.over.wait(1.0)
 
@@ -142,8 +151,24 @@ class Courier:
         with contextlib.suppress(ProcessFailed):
             self._channel.send(message)
 
+    def _stay_alive(self) -> None:
+        """Tell the engine that we are there, and see that it is. A stopped engine cannot serve, whatever we answer."""
+        while not self._closing.wait(ch.ALIVE_EVERY_S):
+            self._emit(ch.Alive())
+            # Counted in turns of this loop: a courier that was stopped itself has not counted meanwhile.
+            self._engine_silent_s += ch.ALIVE_EVERY_S
+            if self._engine_is_stuck:
+                for link in self._all_links():
+                    link.end(Going("its engine has stopped moving"))
+
+    @property
+    def _engine_is_stuck(self) -> bool:
+        return self._engine_silent_s > ch.SILENCE_S
+
     def _obey(self, message: ch.FromEngine) -> None:
         match message:
+            case ch.Alive():
+                pass
             case ch.Ask():
                 link = self._client_link()
                 if link is not None:
@@ -207,6 +232,8 @@ class Courier:
         return links[-1] if links else None
 
     def _new_link(self, control: ssl.SSLSocket, peer: str) -> Link:
+        if self._engine_is_stuck:
+            raise PeerLost("the engine here has stopped moving")
         number = next(self._numbers)
         link = self._client(number, control, peer) if self._is_client else self._worker(number, control, peer)
         older = self._all_links()
@@ -215,7 +242,7 @@ class Courier:
         # A decode side has one worker: who connects anew has lost the old link, whether we noticed or not.
         limit = 1 if self._is_client else MAX_LINKS
         for surplus in older[: max(0, len(older) + 1 - limit)]:
-            surplus.end(Going("a newer connection of the same computer took its place"))
+            surplus.end(Going("a newer connection took the place of this one"))
         link.start()
         return link
 
@@ -337,12 +364,18 @@ class Courier:
                 # Out of descriptors, or a caller that has gone already: neither ends the listener.
                 self._closing.wait(0.05)
                 continue
-            with self._lock:
-                if len(self._callers) >= MAX_UNAUTHENTICATED:
-                    abort(next(iter(self._callers)))
-                self._callers[connection] = None
             name = f"{peer[0]}:{peer[1]}"
             threading.Thread(target=self._greet, args=(connection, name), name="greeter", daemon=True).start()
+
+    def _admit(self, tls: ssl.SSLSocket) -> None:
+        """Count a caller that has not proved anything yet; the oldest of too many is cut off."""
+        with self._lock:
+            self._callers[tls] = None
+            surplus = list(self._callers)[:-MAX_UNAUTHENTICATED]
+            for oldest in surplus:
+                del self._callers[oldest]
+        for oldest in surplus:
+            abort(oldest)
 
     def _greet(self, connection: socket.socket, peer: str) -> None:
         """Bring a caller through the handshake to what it came for."""
@@ -355,15 +388,17 @@ class Courier:
                 self._config.fingerprint,
                 protocols=(CONTROL_PROTOCOL, DATA_PROTOCOL),
             )
-            tls = handshake(connection, context)
+            tls = secure(connection, context)
+            self._admit(tls)
+            shake_hands(tls)
             self._receive_caller(tls, peer)
         except (BatonError, OSError) as error:
             log.info("a caller from %s was turned away: %s", peer, error)
-            if tls is not None:
-                tls.close()
+            (tls or connection).close()
         finally:
             with self._lock:
-                self._callers.pop(connection, None)
+                if tls is not None:
+                    self._callers.pop(tls, None)
 
     def _receive_caller(self, tls: ssl.SSLSocket, peer: str) -> None:
         protocol = tls.selected_alpn_protocol()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +24,9 @@ log = logging.getLogger(__name__)
 # Waits before a courier that ended is started again; doubled each time it ends soon.
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+
+# Prefers the cipher that takes the least time; Python has no call for the ciphers of TLS 1.3.
+_TLS_SETTINGS = Path(__file__).with_name("courier_tls.cnf")
 
 # How long a courier may take to say goodbye to its peer.
 _GOODBYE_S = 2.0
@@ -105,11 +111,13 @@ class CourierProcess:
         if channel is None or process is None:
             return False
         heard = False
-        while (message := channel.receive(ch.FROM_COURIER)) is not None:
-            heard = True
-            if isinstance(message, ch.Listening):
-                self._keep_port(message.port)
-            self._on_message(message)
+        try:
+            while (message := channel.receive(ch.FROM_COURIER, silence_s=ch.SILENCE_S)) is not None:
+                heard = True
+                self._hear(channel, message)
+        except ProcessFailed as error:
+            log.error("the courier is ended: %s", error)
+            process.kill()
         self._channel = None
         channel.close()
         # Its memory is ours again only when the process is gone, not when its channel is.
@@ -128,6 +136,15 @@ class CourierProcess:
         address = Address(host=host, port=port)
         self._config = msgspec.structs.replace(self._config, listen=str(address))
 
+    def _hear(self, channel: ch.Channel, message: ch.FromCourier) -> None:
+        if isinstance(message, ch.Alive):
+            with contextlib.suppress(ProcessFailed):
+                channel.send(message)
+            return
+        if isinstance(message, ch.Listening):
+            self._keep_port(message.port)
+        self._on_message(message)
+
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         config = msgspec.structs.replace(
@@ -140,6 +157,8 @@ class CourierProcess:
             process = subprocess.Popen(
                 [*own_command(), "courier"],
                 stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=_environment(),
                 pass_fds=(theirs.fileno(), self._memory.descriptor),
             )
         except OSError as error:
@@ -155,3 +174,8 @@ class CourierProcess:
                 log.error("the courier did not take its settings: %s", error)
         self._process = process
         self._channel = ch.Channel(ours)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with settings for the courier's TLS where the user has none."""
+    return {"OPENSSL_CONF": str(_TLS_SETTINGS)} | dict(os.environ)

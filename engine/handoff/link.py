@@ -135,9 +135,9 @@ class Link:
 
     def _last_words(self, error: BaseException) -> bytes:
         with self._lock:
-            return self._connection.last_words(
-                error if isinstance(error, PeerError) and not isinstance(error, Going) else None
-            )
+            if isinstance(error, PeerError) and not isinstance(error, Going):
+                return self._connection.last_words(error)
+            return self._connection.last_words(None, going=str(error) if isinstance(error, Going) else "")
 
     def _handle(self, events: list[Event]) -> None:
         """With the lock held."""
@@ -156,7 +156,7 @@ class Link:
 
 
 class Going(PeerLost):
-    """This computer ends the link itself."""
+    """This computer ends the link itself; the message goes to the other one, and speaks of this one as `it`."""
 
 
 def describe(error: BaseException) -> tuple[str, str]:

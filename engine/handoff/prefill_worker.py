@@ -143,7 +143,7 @@ class PrefillWorker:
             return
         held = self._prefiller.begin(tokens, asked.first)
         self._courier.send(ch.Accept(link=link, request=request, reused_tokens=held))
-        started_us = now_us()
+        started_us = ended_us = now_us()
         # What the client has and this worker lacks is computed, and not sent.
         for first, end in equal_chunks(held, asked.first, asked.chunk_tokens):
             if self._is_cancelled(asked):
@@ -155,9 +155,8 @@ class PrefillWorker:
             if self._is_cancelled(asked):
                 return
             begun_us = now_us()
-            self._chunk(asked, index, first, end, final=index == len(chunks) - 1)
-            times_us.append(now_us() - begun_us)
-        ended_us = now_us()
+            ended_us = self._chunk(asked, index, first, end, final=index == len(chunks) - 1)
+            times_us.append(ended_us - begun_us)
         self._courier.send(
             ch.ComputeEnded(
                 link=link,
@@ -168,8 +167,8 @@ class PrefillWorker:
             )
         )
 
-    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> None:
-        """Compute one chunk and push every layer of it as it is done."""
+    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> int:
+        """Compute one chunk and push every layer of it as it is done; returns when the compute ended."""
 
         def push(layer: int) -> None:
             spans = self._prefiller.spans(layer, first, end, final=final, start=asked.first, stop=asked.stop)
@@ -181,9 +180,11 @@ class PrefillWorker:
                 )
 
         self._prefiller.compute(first, end, push)
+        ended_us = now_us()
         self._courier.send(
             ch.CommitChunk(link=asked.link, request=asked.request, chunk=index, computed_tokens=end)
         )
+        return ended_us
 
     def _abort(self, asked: ch.Asked, code: Code, message: str) -> None:
         try:

@@ -114,24 +114,52 @@ def _set_buffers(connection: socket.socket) -> None:
                 n_bytes //= 2
 
 
-def handshake(
+def secure(
     connection: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None
 ) -> ssl.SSLSocket:
-    """TLS over a connected socket, as the caller when `server_name` is given, within HANDSHAKE_TIMEOUT_S.
+    """TLS to be spoken over a connected socket, as the caller when `server_name` is given. `shake_hands` follows.
 
-    Raises PeerUntrusted for a certificate that is not the trusted one, PeerLost for all else. Closes the socket then.
+    What was given is of no use any more: close and abort what is returned. Raises PeerLost.
     """
     connection.settimeout(HANDSHAKE_TIMEOUT_S)
     try:
-        return context.wrap_socket(connection, server_side=server_name is None, server_hostname=server_name)
-    except ssl.SSLCertVerificationError as error:
+        return context.wrap_socket(
+            connection,
+            server_side=server_name is None,
+            server_hostname=server_name,
+            do_handshake_on_connect=False,
+        )
+    except (OSError, ValueError) as error:
         connection.close()
+        raise PeerLost(f"no secure connection came about: {error}") from error
+
+
+def shake_hands(connection: ssl.SSLSocket) -> None:
+    """The TLS handshake, all of it within HANDSHAKE_TIMEOUT_S.
+
+    Raises PeerUntrusted for a certificate that is not the trusted one, PeerLost for all else.
+    """
+    try:
+        connection.do_handshake()
+    except ssl.SSLCertVerificationError as error:
         raise PeerUntrusted(
             "the computer there shows another certificate than the trusted one: compare the fingerprints"
         ) from error
     except (OSError, ValueError) as error:
-        connection.close()
         raise PeerLost(f"no secure connection came about: {error}") from error
+
+
+def handshake(
+    connection: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None
+) -> ssl.SSLSocket:
+    """`secure` and `shake_hands` at once; closes the socket when that fails."""
+    tls = secure(connection, context, server_name=server_name)
+    try:
+        shake_hands(tls)
+    except BaseException:
+        tls.close()
+        raise
+    return tls
 
 
 def read_exactly(connection: ssl.SSLSocket, n_bytes: int) -> bytes:

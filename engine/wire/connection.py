@@ -103,15 +103,19 @@ class Connection:
             self._next_ping_us = now_us + HEARTBEAT_INTERVAL_US
             self._send(Ping(sent_us=now_us))
 
-    def last_words(self, error: PeerError | None) -> bytes:
-        """The last bytes to send before closing for `error` (None: we are going); the connection is over."""
+    def last_words(self, error: PeerError | None, *, going: str = "") -> bytes:
+        """The last bytes to send before closing; the connection is over.
+
+        `error` is what the peer did, or None where it is we who go, and `going` says why.
+        """
         self.state = ConnectionState.CLOSED
         output = self.take_output()
         if error is None:
-            return output + encode_message(Error(code=Code.GOING, message="it was stopped"))
+            text = going or "it has an internal error, see its log"
+            return output + encode_message(Error(code=Code.GOING, message=text[:MAX_TEXT_CHARS]))
         if isinstance(error, ProtocolError):
-            text = f"it found a breach of the protocol: {error}"[:MAX_TEXT_CHARS]
-            return output + encode_message(Error(code=Code.PROTOCOL, message=text))
+            text = f"it found a breach of the protocol: {error}"
+            return output + encode_message(Error(code=Code.PROTOCOL, message=text[:MAX_TEXT_CHARS]))
         return output
 
     def _send(self, message: Message) -> None:

@@ -174,7 +174,11 @@ class WorkerConnection(Connection):
         self._send(Refused(request=request, code=code, message=message[:MAX_TEXT_CHARS]))
 
     def abort(self, request: int, code: Code, message: str) -> None:
-        """End an accepted request; what was pushed may still go out."""
+        """End a request, accepted or not yet; what was pushed may still go out."""
+        job = self._jobs.get(request)
+        if job is not None and job.state is JobState.WAITING:
+            self.refuse(request, code, message)
+            return
         self._step(request, Step.ABORT)
         self._send(Aborted(request=request, code=code, message=message[:MAX_TEXT_CHARS]))
 

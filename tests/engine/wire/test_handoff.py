@@ -219,6 +219,16 @@ def test_an_aborted_request_keeps_what_was_committed_and_is_fenced() -> None:
     assert kinds(ends.client_events[-1:]) == [RequestReleased]
 
 
+def test_an_abort_before_the_answer_is_a_refusal() -> None:
+    ends = Glued().open()
+    ends.ask(1, 3, 50)
+    ends.worker.abort(1, Code.OUT_OF_MEMORY, "no memory")
+    ends.pump()
+    failed, released = ends.client_events[-2:]
+    assert isinstance(failed, RequestFailed) and failed.code is Code.OUT_OF_MEMORY
+    assert released == RequestReleased(request=1)
+
+
 # Fence and cancel.
 
 
@@ -586,7 +596,7 @@ def test_a_queued_request_is_not_stalled() -> None:
 def test_last_words_reach_the_other_end() -> None:
     ends = Glued().open()
     with pytest.raises(PeerLost, match="stopped"):
-        ends.client.receive(ends.worker.last_words(None))
+        ends.client.receive(ends.worker.last_words(None, going="it was stopped"))
     ends = Glued().open()
     with pytest.raises(PeerLost, match="breach"):
         ends.worker.receive(ends.client.last_words(ProtocolError("nonsense")))
