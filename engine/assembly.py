@@ -76,8 +76,13 @@ class PrefillEngine:
         self.worker.close()
 
 
-def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProgress) -> DecodeEngine:
-    """Load the model at `path` and start answering with it, as `baton serve`'s flags have it."""
+def open_decode_engine(
+    args: argparse.Namespace, path: Path, on_progress: OnProgress, peer_address: Callable[[], str | None]
+) -> DecodeEngine:
+    """Load the model at `path` and start answering with it, as `baton serve`'s flags have it.
+
+    `peer_address` is asked for the worker's address once everything else is there; it may wait.
+    """
     identity = Identity.load_or_create(identity_dir(args.identity))
     loaded = _load(args, path, on_progress, decode=True)
     has_worker = bool(args.peer or args.listen)
@@ -86,7 +91,7 @@ def open_decode_engine(args: argparse.Namespace, path: Path, on_progress: OnProg
     _warm_up(loaded.model, pool, decode=True)
     client = None
     if has_worker:
-        config = _courier_config(args, loaded, identity, role=Role.DECODE, dial=args.peer)
+        config = _courier_config(args, loaded, identity, role=Role.DECODE, dial=peer_address())
         client = PrefillClient(config, memory.share())
     loop = EngineLoop(
         model=loaded.model,

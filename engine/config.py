@@ -71,8 +71,13 @@ def _check_address(text: str) -> None:
     split_address(text)
 
 
+def _check_peer(text: str) -> None:
+    if text != FROM_STDIN:
+        split_address(text)
+
+
 def _check_fingerprint(text: str) -> None:
-    if not re.fullmatch(r"[0-9a-f]{64}", text.replace(":", "").lower()):
+    if not re.fullmatch(r"[0-9a-f]{64}", re.sub(r"[\s:.-]", "", text).lower()):
         raise UserError(
             f"--trust {text}: a fingerprint has 64 hexadecimal digits; the other computer prints its own at the start"
         )
@@ -89,6 +94,9 @@ def split_address(text: str) -> tuple[str, int]:
         raise UserError(f"{text}: write an IPv6 address in brackets, for example [fe80::1%en0]:7118")
     return host, int(port)
 
+
+# In place of an address: it is not known yet, and will come as a line on standard input.
+FROM_STDIN = "-"
 
 # The port of the OpenAI endpoint, and the one that couriers listen on.
 ENDPOINT_PORT = 7117
@@ -168,8 +176,8 @@ PEER = Setting(
     kind=str,
     default=None,
     metavar="HOST:PORT",
-    check=_check_address,
-    help="the worker that prefills prompts for this computer",
+    check=_check_peer,
+    help='the worker that prefills prompts for this computer; "-" reads it from standard input',
 )
 LISTEN = Setting(
     name="listen",

@@ -65,6 +65,13 @@ class Child:
             if event.get(key):
                 return event
 
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input; one that has ended will be noticed elsewhere."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()
+
     def check(self) -> None:
         """Raises ProcessFailed when the child has ended."""
         if (status := self._process.poll()) is not None:

@@ -20,7 +20,7 @@ from typing import Any
 from engine.cli.answer import Answer
 from engine.cli.children import Child
 from engine.cli.progress import ProgressBar
-from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
+from engine.config import DEVICE, FROM_STDIN, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
 from engine.node.library import Library
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         path = Library().resolve(args.model, progress)
     with _two_engines(args, path) as pair:
         _say(args, f"\n{_QUESTION}\n")
-        answer = _ask(pair.endpoint, path, quiet=args.json)
+        answer = _ask(pair.endpoint, quiet=args.json)
         report = answer.report()
         if args.json:
             print(json.dumps(report), flush=True)
@@ -115,37 +115,35 @@ def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
         _say(args, f"Two engines on this computer, each with {path.name}:")
         worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
         worker_words += ["--trust", decoder_id.fingerprint, *common]
-        with Child("worker", worker_words, folder / "worker.log") as worker:
+        decoder_words = ["serve", "--port", str(args.port), "--identity", str(folder / "decoder")]
+        decoder_words += ["--peer", FROM_STDIN, "--trust", worker_id.fingerprint, *common]
+        # both load at the same time; the decoder is told where the worker listens once it does
+        with (
+            Child("worker", worker_words, folder / "worker.log") as worker,
+            Child("decoder", decoder_words, folder / "decoder.log") as decoder,
+        ):
             address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=_START_TIMEOUT_S)['port']}"
             _say(args, f"  the worker, which prefills the prompt (process {worker.pid})")
-            decoder_words = ["serve", "--port", str(args.port), "--identity", str(folder / "decoder")]
-            decoder_words += ["--peer", address, "--trust", worker_id.fingerprint, *common]
-            with Child("decoder", decoder_words, folder / "decoder.log") as decoder:
-                port = decoder.wait_for("ready", timeout_s=_START_TIMEOUT_S)["port"]
-                _say(args, f"  the decoder, which writes the answer (process {decoder.pid})")
-                decoder.wait_for("worker", timeout_s=_CONNECT_TIMEOUT_S)
-                _say(args, f"  joined over TLS on {address}")
-                yield _Pair(worker=worker, decoder=decoder, endpoint=Endpoint("127.0.0.1", port))
+            decoder.tell(address)
+            port = decoder.wait_for("ready", timeout_s=_START_TIMEOUT_S)["port"]
+            _say(args, f"  the decoder, which writes the answer (process {decoder.pid})")
+            decoder.wait_for("worker", timeout_s=_CONNECT_TIMEOUT_S)
+            _say(args, f"  joined over TLS on {address}")
+            yield _Pair(worker=worker, decoder=decoder, endpoint=Endpoint("127.0.0.1", port))
 
 
-def _ask(endpoint: Endpoint, path: Path, *, quiet: bool) -> Answer:
-    body: dict[str, Any] = {"max_tokens": _MAX_TOKENS, "temperature": 0, "prefill": "remote"}
-    if _has_chat_template(path):
-        body["messages"] = [{"role": "user", "content": _PROMPT}]
-    else:
-        body["prompt"] = f"{_PROMPT}\n\nAnswer:"
+def _ask(endpoint: Endpoint, *, quiet: bool) -> Answer:
+    body = {
+        "messages": [{"role": "user", "content": _PROMPT}],
+        "max_tokens": _MAX_TOKENS,
+        "temperature": 0,
+        "prefill": "remote",
+    }
     answer = Answer(endpoint, body, clock=time.perf_counter)
     for text in answer.texts():
         if not quiet:
             print(text, end="", flush=True)
     return answer
-
-
-def _has_chat_template(path: Path) -> bool:
-    from engine.gguf.reader import GGUFFile
-
-    with GGUFFile.open(path) as file:
-        return "tokenizer.chat_template" in file.metadata
 
 
 def _table(report: dict[str, Any], reason: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
@@ -36,15 +37,20 @@ def add_lifetime_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def watch_stdin() -> None:
-    """End this process with SIGTERM once standard input reaches its end; what comes in on it is not looked at."""
-    threading.Thread(target=_wait_for_end, name="stdin-watch", daemon=True).start()
+def watch_stdin() -> queue.Queue[str]:
+    """End this process with SIGTERM once standard input reaches its end; returns where the lines go that come in."""
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read_to_the_end, args=(lines,), name="stdin-watch", daemon=True).start()
+    return lines
 
 
-def _wait_for_end() -> None:
+def _read_to_the_end(lines: queue.Queue[str]) -> None:
     # not sys.stdin: a thread that blocks inside its buffer would keep the interpreter from shutting down
-    while os.read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 4096):
-        pass
+    pending = b""
+    while data := os.read(0, 4096):
+        *whole, pending = (pending + data).split(b"\n")
+        for line in whole:
+            lines.put(line.decode("utf-8", "replace"))
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import sys
 import threading
 from pathlib import Path
@@ -45,9 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.exit_with_stdin:
-        watch_stdin()
     _check(args)
+    from_stdin = (
+        watch_stdin() if args.exit_with_stdin or args.peer == config.FROM_STDIN else queue.Queue[str]()
+    )
     log_to_stderr()
     with ProgressBar(args.model) as progress:
         path = Library().resolve(args.model, progress)
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     app = build_loading_app(ServerSettings(api_key=_api_key(), check_host=_is_local(args.host)))
     # the port is bound before the model is loaded: one that is taken is said at once
     server = HttpServer(app, host=args.host, port=args.port)
-    service = _Service(args, path, server, app)
+    service = _Service(args, path, server, app, from_stdin)
     loader = threading.Thread(target=service.load, name="loader", daemon=True)
     try:
         server.run(on_ready=lambda port: loader.start())
@@ -77,11 +79,14 @@ def run(args: argparse.Namespace) -> int:
 class _Service:
     """The engine behind the endpoint: loaded on a thread of its own while the endpoint answers that it is loading."""
 
-    def __init__(self, args: argparse.Namespace, path: Path, server: Any, app: Any) -> None:
+    def __init__(
+        self, args: argparse.Namespace, path: Path, server: Any, app: Any, from_stdin: queue.Queue[str]
+    ) -> None:
         self._args = args
         self._path = path
         self._server = server
         self._app = app
+        self._from_stdin = from_stdin
         self._engine: DecodeEngine | None = None
         self._closing = threading.Event()
         self.failure: Exception | None = None
@@ -103,12 +108,23 @@ class _Service:
         from engine.server.app import attach
 
         with loading_bar(f"loading {self._path.name}") as progress:
-            self._engine = engine = open_decode_engine(self._args, self._path, progress.advance)
+            self._engine = engine = open_decode_engine(
+                self._args, self._path, progress.advance, self._peer_address
+            )
         attach(self._app, engine.backend)
         note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}
         with announce(note):
             self._say_ready(engine)
             self._watch_worker(engine)
+
+    def _peer_address(self) -> str | None:
+        """Where the worker is, once that is known."""
+        if self._args.peer != config.FROM_STDIN:
+            peer: str | None = self._args.peer
+            return peer
+        address = self._from_stdin.get()
+        config.split_address(address)
+        return address
 
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:

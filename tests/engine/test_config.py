@@ -45,6 +45,12 @@ def test_what_is_not_allowed_is_refused_by_name(setting: Setting, text: str, sen
     assert sentence in str(refused.value)
 
 
+def test_only_a_peer_may_be_named_later() -> None:
+    assert config.PEER.parse("-") == config.FROM_STDIN
+    with pytest.raises(UserError):
+        config.LISTEN.parse("-")
+
+
 @pytest.mark.parametrize(
     ("text", "pair"),
     [

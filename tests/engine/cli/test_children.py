@@ -17,7 +17,7 @@ from engine.errors import ProcessFailed
 CHILD = """
 import json, os, sys, time
 from engine.cli.lifetime import watch_stdin
-watch_stdin()
+lines = watch_stdin()
 what = sys.argv[1]
 if what == "fails":
     print("the wheels came off", file=sys.stderr)
@@ -27,6 +27,7 @@ if what == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("not json")
 print(json.dumps({"ready": True, "port": 4711}), flush=True)
+print(json.dumps({"heard": lines.get()}), flush=True)
 time.sleep(60)
 """
 
@@ -53,6 +54,12 @@ def test_a_child_says_when_it_is_ready_and_ends_when_told(tmp_path: Path) -> Non
         child.check()
     with pytest.raises(ProcessFailed, match="ended with status"):
         child.check()
+
+
+def test_a_child_can_be_told_something_later(tmp_path: Path) -> None:
+    with Child("worker", ["waits"], tmp_path / "log") as child:
+        child.tell("127.0.0.1:4711")
+        assert child.wait_for("heard", timeout_s=30) == {"heard": "127.0.0.1:4711"}
 
 
 def test_a_child_that_fails_is_quoted(tmp_path: Path) -> None:
