@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from engine.cache.spec import CacheSpec, Landing, LayerKind
 
-# The last layer computes K and V and nothing else: of a layer's work that is the smaller part, a tenth or less.
-LAST_LAYER_SHARE = 0.1
+# When a layer's part of the cache is there, as a share of the layer's work, from the parameters of a 27B hybrid. The
+# engine pushes at that point, and the rest of the layer (attention, MLP) computes while the bytes travel. Of the last
+# layer there is no rest: nothing but its K and V, or its state, is computed.
+READY_AT = {LayerKind.ATTENTION: 0.1, LayerKind.WINDOW: 0.1, LayerKind.RECURRENT: 0.4}
 
 
 class PacedPrefiller:
@@ -21,8 +23,8 @@ class PacedPrefiller:
         self._spec = spec
         self._regions = spec.regions(0)
         self._s_per_token = compute_s / chunk_tokens
-        shares = len(spec.layers) - 1 + LAST_LAYER_SHARE
-        self._layer_ends = [(index + 1) / shares for index in range(len(spec.layers) - 1)] + [1.0]
+        ready = [index + READY_AT[layer.kind] for index, layer in enumerate(spec.layers)]
+        self._ready_at = [share / ready[-1] for share in ready]
 
     def begin(self, tokens: list[int], start: int) -> int:
         return 0
@@ -30,7 +32,7 @@ class PacedPrefiller:
     def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
         begun_s = time.monotonic()
         chunk_s = self._s_per_token * (end - first)
-        for layer, share in enumerate(self._layer_ends):
+        for layer, share in enumerate(self._ready_at):
             wait_s = begun_s + chunk_s * share - time.monotonic()
             if wait_s > 0:
                 time.sleep(wait_s)
