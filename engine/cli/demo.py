@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -140,9 +141,13 @@ def _ask(endpoint: Endpoint, *, quiet: bool) -> Answer:
         "prefill": "remote",
     }
     answer = Answer(endpoint, body, clock=time.perf_counter)
+    spaces = ""
     for text in answer.texts():
+        # spaces wait for what follows, so that none stand between the answer and the table
+        shown = (spaces + text).rstrip()
+        spaces = (spaces + text)[len(shown) :]
         if not quiet:
-            print(text, end="", flush=True)
+            print(shown, end="", flush=True)
     return answer
 
 
@@ -174,7 +179,7 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
     print(
         f"\nThe endpoint stays at {url}/v1 until Ctrl-C. Try:\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n"
-        f'  baton chat "Say hello." --port {pair.endpoint.port}',
+        f'  {_own_name()} chat "Say hello." --port {pair.endpoint.port}',
         file=stream,
         flush=True,
     )
@@ -183,6 +188,11 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
             pair.decoder.check()
             pair.worker.check()
             time.sleep(1.0)
+
+
+def _own_name() -> str:
+    """What to type to get this program again."""
+    return "baton" if shutil.which("baton") else os.path.relpath(sys.argv[0])
 
 
 def _threads() -> int:
