@@ -299,13 +299,18 @@ class Channel:
         body = self._take(_LENGTH.unpack(head)[0], silence_s)
         return None if body is None else decoder.decode(body)
 
-    def close(self) -> None:
-        """Wakes a `receive` that waits."""
+    def interrupt(self) -> None:
+        """Have a `receive` that waits return None, from any thread; nothing can be sent any more."""
         with self._changed:
             self._broken = True
             self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Once nobody waits in `receive`."""
+        self.interrupt()
+        self._readable.close()
         self._socket.close()
 
     def _send_now(self, frame: bytes) -> int:

@@ -75,24 +75,17 @@ class CourierProcess:
         channel.send(message)
 
     def close(self) -> None:
-        """End the courier and wait for it."""
+        """End the courier and wait for it. Not from `on_message` or `on_gone`."""
         self._closing.set()
         channel = self._channel
         if channel is not None:
-            channel.close()
-        process = self._process
-        if process is not None:
-            try:
-                process.wait(_GOODBYE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(_GOODBYE_S)
+            channel.interrupt()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
-        while not self._closing.is_set():
+        while True:
             heard = self._listen()
             if self._closing.is_set():
                 return
@@ -106,13 +99,16 @@ class CourierProcess:
                 self._on_gone(str(error))
 
     def _listen(self) -> bool:
-        """Hear the running courier out; whether it has said anything."""
+        """Hear the running courier out, until it has ended; whether it has said anything."""
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return False
         heard = False
         try:
-            while (message := channel.receive(ch.FROM_COURIER, silence_s=ch.SILENCE_S)) is not None:
+            while not self._closing.is_set():
+                message = channel.receive(ch.FROM_COURIER, silence_s=ch.SILENCE_S)
+                if message is None:
+                    break
                 heard = True
                 self._hear(channel, message)
         except ProcessFailed as error:
@@ -121,12 +117,12 @@ class CourierProcess:
         self._channel = None
         channel.close()
         # Its memory is ours again only when the process is gone, not when its channel is.
+        try:
+            process.wait(_GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         if not self._closing.is_set():
-            try:
-                process.wait(_GOODBYE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
             self._on_gone(f"the courier ended with exit status {process.returncode}")
         return heard
 

@@ -358,12 +358,10 @@ class WorkerLink(Link):
         with self._lock:
             if self._ending or attach.session != self.session:
                 raise ProtocolError("a data connection of another session")
-            if attach.stream != len(self._senders) or attach.stream >= self.n_streams:
+            if attach.stream >= len(self._senders) or self._senders[attach.stream].is_attached:
                 raise ProtocolError(f"data stream {attach.stream} was not agreed on, or is there already")
-            sender = DataSender(stream, self.end)
-            self._senders.append(sender)
-            sender.start()
-            if len(self._senders) == self.n_streams:
+            self._senders[attach.stream].attach(stream)
+            if all(sender.is_attached for sender in self._senders):
                 self._emit(ch.LinkUp(link=self.number, peer=self.peer))
 
     def accept(self, message: ch.Accept) -> None:
@@ -456,6 +454,7 @@ class WorkerLink(Link):
         for event in events:
             match event:
                 case ClientOpened():
+                    self._senders = [DataSender(self.end) for _ in range(self.n_streams)]
                     self.opened.set()
                 case PrefillAsked():
                     self._asked.add(event.request)

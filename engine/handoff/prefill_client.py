@@ -137,8 +137,9 @@ class PrefillClient:
                 if message.code == "listen":
                     self._failure = message.message
                     self._heard_of_listening.set()
-                if message.link in (0, self._link):
-                    self._link = None if message.link else self._link
+                if message.link == self._link:
+                    self._link = None
+                if self._link is None:
                     self._note = message.message
             case ch.Listening():
                 self._port = message.port

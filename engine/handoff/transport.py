@@ -321,11 +321,13 @@ class Outgoing:
 
 
 class DataSender:
-    """The thread that writes one data connection. `on_end(error)` is its last call when the connection breaks."""
+    """The thread that writes one data connection. `on_end(error)` is its last call when the connection breaks.
 
-    def __init__(self, connection: ssl.SSLSocket, on_end: Callable[[BaseException], None]) -> None:
-        connection.settimeout(None)
-        self._connection = connection
+    What is `put` before the connection is there waits for it: requests come on another one, and may be sooner.
+    """
+
+    def __init__(self, on_end: Callable[[BaseException], None]) -> None:
+        self._connection: ssl.SSLSocket | None = None
         self._on_end = on_end
         self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._broken = False
@@ -333,7 +335,14 @@ class DataSender:
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="data-out", daemon=True)
 
-    def start(self) -> None:
+    @property
+    def is_attached(self) -> bool:
+        return self._connection is not None
+
+    def attach(self, connection: ssl.SSLSocket) -> None:
+        """Send over this connection, from now on."""
+        connection.settimeout(None)
+        self._connection = connection
         self._thread.start()
 
     def put(self, outgoing: Outgoing) -> None:
@@ -350,27 +359,39 @@ class DataSender:
     def stop(self) -> None:
         """Break the connection; what is queued is dropped, `sent` called for each."""
         self._broken = True
-        abort(self._connection)
         with self._lock:
             self._closed = True
             self._queue.put(None)
+        if self._connection is None:
+            self._drop()
+        else:
+            abort(self._connection)
 
     def join(self) -> None:
-        self._thread.join()
+        if self.is_attached:
+            self._thread.join()
 
     def _run(self) -> None:
+        connection = self._connection
+        if connection is None:
+            raise ValueError("a sender without a connection")
         while (outgoing := self._queue.get()) is not None:
             if not self._broken and outgoing.wanted():
-                self._send(outgoing)
+                self._send(connection, outgoing)
             if outgoing.sent is not None:
                 outgoing.sent()
         with contextlib.suppress(OSError):
-            self._connection.close()
+            connection.close()
 
-    def _send(self, outgoing: Outgoing) -> None:
+    def _drop(self) -> None:
+        while (outgoing := self._queue.get()) is not None:
+            if outgoing.sent is not None:
+                outgoing.sent()
+
+    def _send(self, connection: ssl.SSLSocket, outgoing: Outgoing) -> None:
         try:
             for part in outgoing.parts:
-                self._connection.sendall(part)
+                connection.sendall(part)
         except OSError as error:
             self._broken = True
             self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
