@@ -1,15 +1,17 @@
 """Compiling small CPU kernels at start-up: LLVM IR in, a callable out; no compiler is needed on the machine.
 
 `llvmlite` ships LLVM in its wheel and turns a kernel of ours into machine code for this very processor in about
-50 ms. Work is spread with the OpenMP runtime that torch has already loaded, so that a kernel and torch share one
-team of threads and never fight over the cores. Where llvmlite or a usable OpenMP runtime is missing, `available()` is
-False and the callers use their torch reference. Knows nothing of models or weights.
+50 ms; on disk the code is kept for the next start, which then takes 1 ms. Work is spread with the OpenMP runtime that
+torch has already loaded, so that a kernel and torch share one team of threads and never fight over the cores. Where
+llvmlite or a usable OpenMP runtime is missing, `available()` is False and the callers use their torch reference. Knows
+nothing of models or weights.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import struct
 import sys
 from array import array
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 
 from engine.errors import HostError
+from engine.kernels import object_cache
 
 # Every kernel is written for vectors of sixteen float32; LLVM splits them where registers are narrower.
 LANES = 16
@@ -60,6 +63,12 @@ def _openmp() -> ctypes.CDLL | None:
     return None
 
 
+def _need() -> None:
+    """Make LLVM ready. Raises HostError where there are no kernels."""
+    if _openmp() is None:
+        raise HostError("kernels cannot be compiled here: llvmlite or torch's OpenMP runtime is missing")
+
+
 @functools.cache
 def has_cpu_feature(name: str) -> bool:
     """Whether kernels can be compiled here and may use LLVM's CPU feature `name`."""
@@ -95,8 +104,7 @@ class Builder:
     """
 
     def __init__(self, fields: tuple[str, ...]) -> None:
-        if _openmp() is None:
-            raise HostError("kernels cannot be compiled here: llvmlite or torch's OpenMP runtime is missing")
+        _need()
         import llvmlite.ir as ir
 
         self.ir = ir
@@ -263,12 +271,80 @@ class Builder:
         fields, threads = entry.args
         b.call(parallel, [self._body, fields, threads, ir.Constant(self.i32, 0)])
         b.ret_void()
-        return Kernel(str(self.module))
+        return Kernel(_compiled(str(self.module)))
 
 
 def float_bits(value: float) -> int:
     """`value` as the integer that `Builder.field_float` reads back."""
     return int.from_bytes(struct.pack("<f", value), "little")
+
+
+def kept(build: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Decorates a function that builds a kernel: it runs once for the same arguments, and where the compiled kernel is
+    still on disk from an earlier process, not at all.
+
+    The arguments' `repr` must tell them apart and say all there is to know. What the function does may depend on them,
+    on this processor and on the source of this package, nothing else.
+    """
+
+    @functools.cache
+    def kernel(*arguments: object) -> Kernel:
+        _need()
+        sources = _sources()
+        if sources is None:
+            return build(*arguments)
+        key = repr((sources, _target(), build.__module__, build.__qualname__, arguments))
+        code = object_cache.load(key)
+        if code is not None:
+            return Kernel(code)
+        made = build(*arguments)
+        object_cache.save(key, made.machine_code)
+        return made
+
+    return functools.update_wrapper(kernel, build)
+
+
+@functools.cache
+def _sources() -> str | None:
+    """A digest of this package's source; None where it was shipped without."""
+    digest = hashlib.sha256()
+    try:
+        files = sorted(Path(__file__).parent.glob("*.py"))
+        for path in files:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    except OSError:
+        return None
+    return digest.hexdigest() if files else None
+
+
+@functools.cache
+def _target() -> tuple[str, ...]:
+    """What machine code is made for, and by whom: triple, processor, features, versions."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features().flatten()
+    if sys.platform != "darwin":
+        # LLVM keeps to half-width vectors on many AVX-512 processors; the full width measured 1.5 times faster.
+        features += ",-prefer-256-bit"
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return llvm.get_default_triple(), llvm.get_host_cpu_name(), features, version, llvmlite.__version__
+
+
+def _machine() -> Any:
+    import llvmlite.binding as llvm
+
+    triple, cpu, features, *_ = _target()
+    return llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+
+
+def _compiled(source: str) -> bytes:
+    """LLVM IR to an object file of this processor's code."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(source)
+    module.verify()
+    return _machine().emit_object(module)
 
 
 class Kernel:
@@ -277,20 +353,14 @@ class Kernel:
     The call holds no reference to what the addresses point to and does not check them; it releases the GIL.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, machine_code: bytes) -> None:
+        """`machine_code` is an object file with the function `entry`."""
+        _need()
         import llvmlite.binding as llvm
 
-        module = llvm.parse_assembly(source)
-        module.verify()
-        features = llvm.get_host_cpu_features().flatten()
-        if sys.platform != "darwin":
-            # LLVM keeps to half-width vectors on many AVX-512 processors; the full width measured 1.5 times faster.
-            features += ",-prefer-256-bit"
-        target = llvm.Target.from_default_triple()
-        machine = target.create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=features, opt=3, jit=True
-        )
-        self._engine = llvm.create_mcjit_compiler(module, machine)
+        self.machine_code = machine_code
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
         self._engine.finalize_object()
         address = self._engine.get_function_address("entry")
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(address)
