@@ -1,0 +1,306 @@
+"""What a courier's port puts up with: callers that say nothing, nonsense or lies. The peer is served all the while."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.handoff.client_events import Failed, Finished
+from engine.handoff.transport import (
+    CONTROL_PROTOCOL,
+    DATA_PROTOCOL,
+    Address,
+    connect,
+    handshake,
+    read_exactly,
+)
+from engine.node.identity import (
+    INTRODUCTION_NAME,
+    MUTUAL_NAME,
+    Identity,
+    introduce,
+    introduction_context,
+    mutual_context,
+)
+from engine.wire.codec import (
+    FRAME_HEADER,
+    DataHeader,
+    PayloadCodec,
+    decode_frame_header,
+    encode_data_header,
+    encode_message,
+)
+from engine.wire.limits import MAX_HELLO_BYTES, MAX_UNAUTHENTICATED, PROTOCOL_MAJOR, PROTOCOL_MINOR
+from engine.wire.messages import Accepted, Attach, HelloReply, Message, Role
+from engine.wire.messages import Finished as WireFinished
+from engine.wire.worker import ClientOpened, PrefillAsked, WorkerConnection
+from tests.engine.handoff.pairs import (
+    SPEC,
+    TIMEOUT_S,
+    ClientSide,
+    WorkerSide,
+    courier_config,
+    identity,
+    pair,
+)
+
+NOISE = random.Random(3).randbytes(4096)
+
+_requests = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClientSide, WorkerSide]]:
+    """One pair for all that must not disturb it."""
+    with pair(tmp_path_factory.mktemp("joined")) as sides:
+        yield sides
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClientSide, WorkerSide]]:
+    """A client that waits to be called, and a worker that is known to it and has not been started."""
+    with pair(tmp_path_factory.mktemp("waiting"), start=False) as (client, worker):
+        client.start(
+            courier_config(Role.DECODE, client.folder, worker.identity.fingerprint, listen="127.0.0.1:0")
+        )
+        introduce_worker(client, worker)
+        yield client, worker
+
+
+@contextlib.contextmanager
+def many(count: int, port: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as open_ones:
+        yield [
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S))
+            for _ in range(count)
+        ]
+
+
+def still_serves(client: ClientSide) -> None:
+    request = next(_requests)
+    client.ask(request, 40)
+    assert isinstance(client.wait_end(request), Finished)
+
+
+def connect_anew(client: ClientSide, worker: WorkerSide) -> None:
+    """Drop the link, and make another past whoever occupies the port."""
+    client.stop()
+    client.start(
+        courier_config(
+            Role.DECODE, client.folder, worker.identity.fingerprint, dial=f"127.0.0.1:{worker.port}"
+        )
+    )
+    client.wait_ready()
+
+
+def test_idle_callers_keep_nobody_out_and_are_cut_off_when_too_many(
+    joined: tuple[ClientSide, WorkerSide],
+) -> None:
+    client, worker = joined
+    with many(3 * MAX_UNAUTHENTICATED, worker.port or 0) as idle:
+        # the oldest are closed at once, long before their time is over
+        assert idle[0].recv(1) == b""
+        connect_anew(client, worker)
+        still_serves(client)
+
+
+def test_a_hundred_callers_that_hang_up_disturb_nobody(joined: tuple[ClientSide, WorkerSide]) -> None:
+    client, worker = joined
+    for _ in range(100):
+        with many(1, worker.port or 0):
+            pass
+    still_serves(client)
+    connect_anew(client, worker)
+    still_serves(client)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 70_000, NOISE],
+    ids=["http", "a long record", "noise"],
+)
+def test_garbage_instead_of_a_handshake_is_turned_away(
+    joined: tuple[ClientSide, WorkerSide], garbage: bytes
+) -> None:
+    client, worker = joined
+    with many(1, worker.port or 0) as (caller,), contextlib.suppress(OSError):
+        caller.sendall(garbage)
+        caller.settimeout(TIMEOUT_S)
+        while caller.recv(4096):
+            pass
+    still_serves(client)
+
+
+def dial(port: int, who: Identity, peer: Identity, protocol: str) -> ssl.SSLSocket:
+    context = mutual_context(who, server_side=False, peer_der=peer.certificate_der, protocols=(protocol,))
+    return handshake(connect(Address(host="127.0.0.1", port=port)), context, server_name=MUTUAL_NAME)
+
+
+def is_closed(connection: ssl.SSLSocket) -> bool:
+    connection.settimeout(TIMEOUT_S)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("protocol", [CONTROL_PROTOCOL, DATA_PROTOCOL])
+def test_a_stranger_with_a_certificate_of_his_own_gets_nothing(
+    joined: tuple[ClientSide, WorkerSide], tmp_path: Path, protocol: str
+) -> None:
+    client, worker = joined
+    stranger = Identity.load_or_create(tmp_path / "stranger")
+    # In TLS 1.3 the caller's side of the handshake looks fine until it reads.
+    with dial(worker.port or 0, stranger, worker.identity, protocol) as connection:
+        assert is_closed(connection)
+    still_serves(client)
+
+
+def test_a_stranger_cannot_introduce_himself(joined: tuple[ClientSide, WorkerSide], tmp_path: Path) -> None:
+    client, worker = joined
+    stranger = Identity.load_or_create(tmp_path / "stranger")
+    context = introduction_context(stranger, server_side=False)
+    with contextlib.suppress(Exception):
+        address = Address(host="127.0.0.1", port=worker.port or 0)
+        with handshake(connect(address), context, server_name=INTRODUCTION_NAME) as connection:
+            assert is_closed(connection)
+    assert not (worker.folder / "trusted" / f"{stranger.fingerprint}.der").exists()
+    still_serves(client)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        NOISE[:500],
+        FRAME_HEADER.pack(0x4E42, 1, 0, MAX_HELLO_BYTES + 1),
+        encode_message(Accepted(request=1, reused_tokens=0)),
+        encode_message(Attach(session=bytes(16), stream=0)),
+    ],
+    ids=["noise", "a hello too long", "another message", "another session"],
+)
+@pytest.mark.parametrize("protocol", [CONTROL_PROTOCOL, DATA_PROTOCOL])
+def test_the_peer_itself_is_cut_off_when_it_talks_nonsense(
+    joined: tuple[ClientSide, WorkerSide], words: bytes, protocol: str
+) -> None:
+    client, worker = joined
+    with dial(worker.port or 0, client.identity, worker.identity, protocol) as connection:
+        connection.sendall(words)
+        assert is_closed(connection)
+    still_serves(client)
+
+
+class LyingWorker:
+    """A worker of the trusted identity that speaks the protocol by hand, until it is told to break it."""
+
+    def __init__(self, client: ClientSide, own: Identity) -> None:
+        self._client = client
+        self._own = own
+        self.control = self._dial(CONTROL_PROTOCOL)
+        reply = HelloReply(
+            protocol_major=PROTOCOL_MAJOR,
+            protocol_minor=PROTOCOL_MINOR,
+            role=Role.PREFILL,
+            identity=identity(),
+            codecs=("raw",),
+            data_streams=1,
+            max_prompt_tokens=SPEC.n_ctx,
+        )
+        self.connection = WorkerConnection(reply=reply, clock=lambda: 0)
+        opened = self.wait_for(ClientOpened)
+        self.data = self._dial(DATA_PROTOCOL)
+        self.data.sendall(encode_message(Attach(session=opened.hello.session, stream=0)))
+
+    def wait_for(self, kind: type) -> object:
+        """Read until that event, answering as the protocol has it."""
+        while True:
+            head = read_exactly(self.control, FRAME_HEADER.size)
+            _, n_bytes = decode_frame_header(head, max_body_bytes=1 << 24)
+            events = self.connection.receive(head + read_exactly(self.control, n_bytes))
+            if output := self.connection.take_output():
+                self.control.sendall(output)
+            for event in events:
+                if isinstance(event, kind):
+                    return event
+
+    def say(self, message: Message) -> None:
+        self.control.sendall(encode_message(message))
+
+    def close(self) -> None:
+        self.control.close()
+        self.data.close()
+
+    def _dial(self, protocol: str) -> ssl.SSLSocket:
+        return dial(self._client.port or 0, self._own, self._client.identity, protocol)
+
+
+ROW_BYTES = 2 * 2 * 40
+
+
+def frame(request: int, **changes: int) -> bytes:
+    fields = {
+        "request": request,
+        "chunk": 0,
+        "layer": 0,
+        "first_row": 0,
+        "rows": 14,
+        "payload_bytes": 14 * ROW_BYTES,
+    }
+    header = DataHeader(codec=PayloadCodec.RAW, **(fields | changes))
+    return encode_data_header(header) + bytes(header.payload_bytes)
+
+
+LIES = {
+    "other rows": lambda liar, request: liar.data.sendall(frame(request, first_row=1)),
+    "another size": lambda liar, request: liar.data.sendall(frame(request, payload_bytes=14 * ROW_BYTES - 2)),
+    "a layer twice": lambda liar, request: liar.data.sendall(frame(request) + frame(request)),
+    "layers out of order": lambda liar, request: liar.data.sendall(
+        frame(request, layer=3, payload_bytes=14 * 2 * 3 * 12) + frame(request)
+    ),
+    "another request": lambda liar, request: liar.data.sendall(frame(request + 1)),
+    "done too early": lambda liar, request: liar.say(
+        WireFinished(request=request, payload_bytes=0, tail_us=0)
+    ),
+    "garbage": lambda liar, request: liar.data.sendall(b"\xff" * 100),
+    "garbage on the control connection": lambda liar, request: liar.control.sendall(b"\xff" * 100),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_worker_is_refused_and_its_request_goes_on_at_home(
+    waiting: tuple[ClientSide, WorkerSide], lie: str
+) -> None:
+    client, worker = waiting
+    request = next(_requests)
+    liar = LyingWorker(client, worker.identity)
+    try:
+        client.wait_ready()
+        client.ask(request, 40)
+        liar.wait_for(PrefillAsked)
+        liar.say(Accepted(request=request, reused_tokens=0))
+        with contextlib.suppress(OSError):
+            LIES[lie](liar, request)
+        failed = client.wait_end(request)
+        assert isinstance(failed, Failed) and failed.code == "protocol"
+        assert client.commits(request) == []
+        assert is_closed(liar.control)
+    finally:
+        liar.close()
+
+
+def introduce_worker(client: ClientSide, worker: WorkerSide) -> None:
+
+    context = introduction_context(worker.identity, server_side=False)
+    address = Address(host="127.0.0.1", port=client.port or 0)
+    with handshake(connect(address), context, server_name=INTRODUCTION_NAME) as connection:
+        introduce(connection, worker.identity, client.identity.fingerprint)
