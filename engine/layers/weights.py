@@ -18,6 +18,7 @@ from engine.gguf.types import GGMLType
 from engine.gguf.unpack import Codes, codes, dequantise
 from engine.kernels import jit
 from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, pack
+from engine.kernels.repack import Part, repack
 from engine.layers.linear import (
     BlockedLinear,
     DenseLinear,
@@ -120,8 +121,7 @@ class WeightLoader:
         has_bias = any(f"{name}.bias" in self._file.tensors for name in (gate, up))
         if self._packs_for_kernels((gate, up)) and n_rows % BLOCK_ROWS == 0 and not has_bias:
             self._told((gate, up))
-            parts = [self._codes(gate, None), self._codes(up, None)]
-            return PackedGate(_pack_parts(parts, interleave=True), activation, norm)
+            return PackedGate(self._matrix((gate, up), {}, interleave=True), activation, norm)
         return JoinedGate(self.linear(gate, up, norm=norm), activation)
 
     def embedding(self, name: str) -> Embedding:
@@ -178,15 +178,35 @@ class WeightLoader:
         if types & set(_FLOAT_TYPES):
             dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
             return DenseLinear(self._dense(names, orders, dtype).to(self.device), bias, norm)
-        parts = [self._codes(name, orders.get(name)) for name in names]
         if self._packs_for_kernels(names):
-            return PackedLinear(_pack_parts(parts), bias, norm)
+            return PackedLinear(self._matrix(names, orders), bias, norm)
+        parts = [self._codes(name, orders.get(name)) for name in names]
         n_rows = sum(part.q.shape[0] for part in parts)
         if types <= set(_FOUR_BIT) and self._device.kind != "cpu" and n_rows % _INT4_ROWS == 0:
             return self._int4(parts, bias, norm)
         codes, scales = _row_scaled(parts)
         dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
         return Int8Linear(codes.to(self.device), scales.to(self.device, dtype), bias, norm)
+
+    def _matrix(
+        self, names: tuple[str, ...], orders: Mapping[str, Tensor], *, interleave: bool = False
+    ) -> PackedMatrix:
+        """For the CPU's kernels; what `repack` has no rule for goes through torch."""
+        matrix = repack(
+            [
+                Part(
+                    rows=self._rows(f"{name}.weight"),
+                    kind=self._file.tensors[f"{name}.weight"].type,
+                    order=orders.get(name),
+                )
+                for name in names
+            ],
+            interleave=interleave,
+        )
+        if matrix is not None:
+            return matrix
+        parts = [self._codes(name, orders.get(name)) for name in names]
+        return _pack_parts(parts, interleave=interleave)
 
     def _int4(self, parts: list[Codes], bias: Tensor | None, norm: RMSNorm | None) -> Linear:
         q, scale_and_zero = _int4_operands(parts, self._device.vector_dtype)
