@@ -1,0 +1,137 @@
+"""The handoff bench: real couriers, small caches; what it prints, and that it looks at what landed."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+
+import pytest
+
+from engine.bench import handoff
+from engine.bench.geometries import GEOMETRIES, Geometry
+from engine.bench.handoff import HandoffConfig, add_arguments, measure, run
+from engine.bench.paced import PacedPrefiller, landings_for
+from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
+from engine.errors import HostError, InvalidRequest
+from engine.handoff.shared import landing_spans
+
+SMALL = Geometry(
+    name="small",
+    note="one layer of each kind",
+    layers=(
+        LayerSpec(kind=LayerKind.ATTENTION, n_kv_heads=2, k_head_dim=16, v_head_dim=24),
+        LayerSpec(kind=LayerKind.WINDOW, n_kv_heads=1, k_head_dim=8, v_head_dim=12, window=9),
+        LayerSpec(kind=LayerKind.RECURRENT, state_bytes=5001),
+    ),
+)
+
+
+def config(**changes: object) -> HandoffConfig:
+    fields = {"geometry": SMALL, "tokens": 100, "chunk_tokens": 32, "compute_ms_per_chunk": 1.0}
+    return HandoffConfig(**(fields | changes))  # type: ignore[arg-type]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_the_geometry_of_the_target_has_its_measures() -> None:
+    layers = GEOMETRIES["qwen3.6-27b"].layers
+    assert len(layers) == 64
+    assert [index for index, layer in enumerate(layers) if layer.kind is LayerKind.ATTENTION] == list(
+        range(3, 64, 4)
+    )
+    assert round(sum(layer.state_bytes for layer in layers) / 2**20, 1) == 149.6
+    spec = CacheSpec(layers=layers, kv_type=KVType.BF16, n_ctx=28_800, n_slots=1)
+    n_bytes = sum(n for _, n in landing_spans(landings_for(spec, 28_800)))
+    assert round(n_bytes / 1e9, 2) == 2.04
+
+
+def test_it_measures_a_real_handoff() -> None:
+    report = measure(config())
+    assert report.bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
+    assert 0 <= report.overlap <= 1
+    assert report.tail_ms >= 0 and report.goodput_gbps > 0
+    assert report.ceiling_gbps is None and report.tail_limit_ms is None
+
+
+def test_json_has_exactly_the_fields_promised(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(GEOMETRIES, "small", SMALL)
+    assert run(parse("--geometry", "small", "--tokens", "33", "--compute-ms-per-chunk", "0", "--json")) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [
+        "bytes",
+        "overlap",
+        "tail_ms",
+        "tail_limit_ms",
+        "goodput_gbps",
+        "ceiling_gbps",
+        "cpu_s_per_gb",
+    ]
+
+
+def test_bytes_that_land_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = handoff._compare
+
+    def spoil_and_compare(sent: memoryview, landed: memoryview, offset: int, n_bytes: int) -> None:
+        landed[offset + n_bytes - 1] ^= 1
+        compare(sent, landed, offset, n_bytes)
+
+    monkeypatch.setattr(handoff, "_compare", spoil_and_compare)
+    with pytest.raises(HostError, match="not what was sent"):
+        measure(config())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--tokens", "1"), ("--tokens", "99999999"), ("--chunk", "1"), ("--compute-ms-per-chunk", "-1")],
+)
+def test_settings_out_of_range_are_refused(words: tuple[str, str]) -> None:
+    with pytest.raises(InvalidRequest):
+        run(parse(*words))
+
+
+def test_paced_layers_come_in_order_and_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is ours: each layer is there when its share is over, in chunks of any size, and none early."""
+    now_s = 100.0
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        slept.append(seconds)
+        now_s += seconds
+
+    monkeypatch.setattr("engine.bench.paced.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("engine.bench.paced.time.sleep", sleep)
+    spec = CacheSpec(layers=SMALL.layers * 4, kv_type=KVType.BF16, n_ctx=100, n_slots=1)
+    prefiller = PacedPrefiller(spec, chunk_tokens=50, compute_s=0.3)
+    came: list[tuple[int, float]] = []
+    prefiller.compute(0, 25, lambda layer: came.append((layer, now_s - 100.0)))
+    assert [layer for layer, _ in came] == list(range(12))
+    assert came[-1][1] == pytest.approx(0.15)
+    gaps = [after - before for (_, before), (_, after) in itertools.pairwise(came)]
+    assert min(gaps) > 0 and sum(slept) == pytest.approx(0.15)
+
+
+def test_what_is_paced_lies_where_it_lands() -> None:
+    spec = config().spec
+    prefiller = PacedPrefiller(spec, chunk_tokens=32, compute_s=0)
+    chunks = [(0, 25), (25, 50), (50, 75), (75, 99)]
+    sent = sorted(
+        span
+        for first, end in chunks
+        for layer in range(3)
+        for span in prefiller.spans(layer, first, end, final=end == 99, start=0, stop=99)
+    )
+    covered = bytearray(spec.total_bytes())
+    for offset, n_bytes in sent:
+        assert not any(covered[offset : offset + n_bytes])
+        covered[offset : offset + n_bytes] = b"\1" * n_bytes
+    landed = bytearray(spec.total_bytes())
+    for offset, n_bytes in landing_spans(landings_for(spec, 99)):
+        landed[offset : offset + n_bytes] = b"\1" * n_bytes
+    assert covered == landed
