@@ -41,6 +41,9 @@ from engine.wire.worker import (
 
 log = logging.getLogger(__name__)
 
+# The control thread says its last words without waiting for anybody; this is for a busy computer.
+_LAST_WORDS_S = 1.0
+
 # Pages are made ready in pieces of this size, layer by layer, since every layer's first rows come first.
 _PREFAULT_BYTES = 2 << 20
 
@@ -112,6 +115,7 @@ class Link:
 
     def _finish(self, error: BaseException) -> None:
         self._stop_streams()
+        self._control.join(_LAST_WORDS_S)
         with self._lock:
             self._abandon(error)
             code, message = describe(error)

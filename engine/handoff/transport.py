@@ -249,6 +249,10 @@ class ControlSocket:
         self._stopped_by = error
         self._waker.wake()
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until the last words are said and the connection is closed."""
+        self._thread.join(timeout_s)
+
     def _run(self) -> None:
         try:
             while True:
