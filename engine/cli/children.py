@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import threading
@@ -18,6 +19,9 @@ from typing import IO, Any, Self
 
 from engine.errors import ProcessFailed
 from engine.paths import own_command
+
+# Engines that share a computer would steal each other's cores if their threads waited by spinning.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 # A child that was told to end and does not is killed after this.
 _GRACE_S = 5.0
@@ -43,6 +47,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
+                env={**_ENVIRONMENT, **os.environ},
             )
         self._reader = threading.Thread(target=self._read, name=f"{name}-events", daemon=True)
         self._reader.start()
