@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import mmap
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -104,6 +105,10 @@ def open_decode_engine(
     )
     listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
+    if not has_worker:
+        # The form for prompts is made while the first one is being typed. With a worker it may never be needed, and
+        # waits for the first prompt that has to be prefilled here.
+        threading.Thread(target=loaded.model.prepare, name="prefill-form", daemon=True).start()
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
@@ -168,7 +173,14 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
     with GGUFFile.open(path) as file, ThreadPoolExecutor(1) as beside:
         # A vocabulary of 260,000 tokens takes longer to build than the weights to load.
         building = beside.submit(Tokenizer.from_metadata, file.metadata)
-        model = load_model(file, device=args.device, weights=weights, decode=decode, on_progress=on_progress)
+        model = load_model(
+            file,
+            device=args.device,
+            weights=weights,
+            prefill=not decode,
+            decode=decode,
+            on_progress=on_progress,
+        )
         tokenizer = building.result()
         template = ChatTemplate.from_metadata(file.metadata, tokenizer)
         info = _model_info(path, file, model)
@@ -197,10 +209,11 @@ def _model_info(path: Path, file: GGUFFile, model: Model) -> ModelInfo:
 def _warm_up(model: Model, pool: SequencePool, *, decode: bool) -> None:
     """Compute something once, so that kernels are compiled before someone waits for an answer."""
     sequence = pool.sequence(0)
-    n_tokens = min(_WARM_UP_TOKENS, pool.spec.n_ctx - 1)
-    model.forward([Segment(sequence=sequence, tokens=[0] * n_tokens, n_logits=0)], [])
     if decode:
         model.forward([], [Segment(sequence=sequence, tokens=[0])])
+    else:
+        n_tokens = min(_WARM_UP_TOKENS, pool.spec.n_ctx - 1)
+        model.forward([Segment(sequence=sequence, tokens=[0] * n_tokens, n_logits=0)], [])
     sequence.reset()
 
 

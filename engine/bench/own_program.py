@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -45,21 +46,27 @@ class Contestant:
             torch.set_num_threads(n_threads)
         begin = time.perf_counter()
         file = GGUFFile.open(path)
-        model = load_model(file, device=device, weights=WeightsMode(weights))
-        model.device.synchronize()
-        weights_end = time.perf_counter()
-        Tokenizer.from_metadata(file.metadata)
+        with ThreadPoolExecutor(1) as beside:
+            building = beside.submit(Tokenizer.from_metadata, file.metadata)
+            model = load_model(file, device=device, weights=WeightsMode(weights), prefill=False)
+            model.device.synchronize()
+            weights_end = time.perf_counter()
+            building.result()
         tokenizer_end = time.perf_counter()
         spec = model.spec.cache_spec(kv_type=KVType(kv_type), n_ctx=n_ctx, n_slots=1)
         pool = SequencePool(spec, model.device, memoryview(mmap.mmap(-1, spec.total_bytes())))
         end = time.perf_counter()
         self._model, self._sequence = model, pool.sequence(0)
+        # As when serving, the form for prompts is made after the engine can answer.
+        model.prepare()
+        prefill_form_end = time.perf_counter()
         return {
             "seconds": end - begin,
             "parts": {
                 "weights": weights_end - begin,
                 "tokenizer": tokenizer_end - weights_end,
                 "cache": end - tokenizer_end,
+                "prefill form, after": prefill_form_end - end,
             },
             "model_type": f"{model.spec.architecture} {model.spec.name}",
             "model_size": sum(info.n_bytes for info in file.tensors.values()),

@@ -7,7 +7,9 @@ between them. Knows tensor names only as given.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -157,8 +159,8 @@ class WeightLoader:
         weight = torch.empty(sum(info.shape[0] for info in infos), infos[0].shape[1], dtype=dtype)
         first = 0
         for name, info in zip(names, infos, strict=True):
-            part = weight[first : first + info.shape[0]]
-            dequantise(self._rows(f"{name}.weight", orders.get(name)), info.type, info.shape, out=part)
+            rows = self._rows(f"{name}.weight", orders.get(name))
+            _dequantise_side_by_side(rows, info.type, weight[first : first + info.shape[0]])
             first += info.shape[0]
         return weight
 
@@ -224,6 +226,27 @@ class WeightLoader:
             return codes(rows, info.type, info.shape)
         except ValueError:
             return _requantised(dequantise(rows, info.type, info.shape))
+
+
+@functools.cache
+def _unpackers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="unpack")
+
+
+def _dequantise_side_by_side(rows: Tensor, kind: GGMLType, out: Tensor) -> None:
+    """Unpack `rows` uint8 [N, bytes of a row] into `out` [N, K], a stretch of rows on each core.
+
+    Unpacking is thousands of operations too short for torch to split by itself.
+    """
+    stretch = -(-rows.shape[0] // torch.get_num_threads())
+
+    def unpack_from(first: int) -> None:
+        # The mode belongs to a thread, and what was made in it may only be filled in it.
+        with torch.inference_mode(out.is_inference()):
+            part = out[first : first + stretch]
+            dequantise(rows[first : first + stretch], kind, part.shape, out=part)
+
+    list(_unpackers().map(unpack_from, range(0, rows.shape[0], stretch)))
 
 
 class Embedding:

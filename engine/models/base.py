@@ -7,6 +7,7 @@ requests, slots or sampling.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -103,9 +104,10 @@ class Model:
         self._stack_of = stack_of
         self._stacks: dict[bool, Stack] = {}
         self._one_form = one_form
+        self._building = threading.Lock()
 
     def prepare(self, *, prefill: bool = True, decode: bool = True) -> None:
-        """Build the forms now that would otherwise be built on first use."""
+        """Build the forms now that would otherwise be built on first use; from any thread."""
         if prefill:
             self._stack(many_rows=True)
         if decode:
@@ -166,10 +168,13 @@ class Model:
     def _stack(self, *, many_rows: bool) -> Stack:
         many_rows = many_rows or self._one_form
         stack = self._stacks.get(many_rows)
-        if stack is None:
-            with torch.inference_mode():
-                stack = self._stacks[many_rows] = self._stack_of(many_rows)
-        return stack
+        if stack is not None:
+            return stack
+        # Another thread may be building this form ahead of its first use.
+        with self._building, torch.inference_mode():
+            if many_rows not in self._stacks:
+                self._stacks[many_rows] = self._stack_of(many_rows)
+            return self._stacks[many_rows]
 
 
 def output_name(load: WeightLoader) -> str:
