@@ -364,7 +364,7 @@ class Courier:
                 # Out of descriptors, or a caller that has gone already: neither ends the listener.
                 self._closing.wait(0.05)
                 continue
-            name = f"{peer[0]}:{peer[1]}"
+            name = str(Address(host=peer[0], port=peer[1]))
             threading.Thread(target=self._greet, args=(connection, name), name="greeter", daemon=True).start()
 
     def _admit(self, tls: ssl.SSLSocket) -> None:

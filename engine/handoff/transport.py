@@ -8,6 +8,7 @@ heartbeat. What the bytes mean is `engine.wire`'s business; what an event leads 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import select
@@ -63,19 +64,40 @@ class Address:
 
 def connect(address: Address) -> socket.socket:
     """A tuned TCP connection; raises PeerUnreachable."""
+    failure: OSError | UnicodeError = OSError("it has no address")
     try:
-        connection = socket.create_connection((address.host, address.port), timeout=HANDSHAKE_TIMEOUT_S)
+        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise PeerUnreachable(f"{address} cannot be reached: {error}") from error
-    tune(connection)
-    return connection
+        raise PeerUnreachable(f"{address} cannot be found: {error}") from error
+    for family, kind, protocol, _, place in places:
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            # Before the call: what the other end may send ahead is agreed in it.
+            tune(connection)
+            connection.settimeout(HANDSHAKE_TIMEOUT_S)
+            connection.connect(place)
+            return connection
+        except OSError as error:
+            connection.close()
+            failure = error
+    raise PeerUnreachable(f"{address} cannot be reached: {failure}") from failure
 
 
 def listen(address: Address) -> socket.socket:
     """A listening socket; raises PeerUnreachable when the address cannot be had here."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        listener = socket.create_server((address.host, address.port), family=family, backlog=64)
+        listener = socket.create_server(
+            (address.host, address.port),
+            family=family,
+            backlog=64,
+            # "any address" means any, also where the system would take IPv6 alone
+            dualstack_ipv6=address.host == "::" and socket.has_dualstack_ipv6(),
+        )
     except (OSError, UnicodeError) as error:
         raise PeerUnreachable(
             f"this computer cannot listen on {address}: {error}; choose another --listen HOST:PORT"
@@ -103,15 +125,37 @@ def tune(connection: socket.socket) -> None:
 
 
 def _set_buffers(connection: socket.socket) -> None:
-    """Ask for large buffers, then for half, and half again, while the system refuses; some cap without a word."""
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        n_bytes = _buffer_bytes(option)
+        if n_bytes:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, option, n_bytes)
+
+
+@functools.cache
+def _buffer_bytes(option: int) -> int:
+    """How large a buffer to ask for: the largest that the system does not refuse, halving from the largest wanted.
+
+    0 where it grants so little, without a word, that its own choice by measuring the connection gets further: a buffer
+    once set is never grown again.
+    """
+    with socket.socket() as probe:
         n_bytes = SOCKET_BUFFER_BYTES
         while n_bytes >= MIN_SOCKET_BUFFER_BYTES:
             try:
-                connection.setsockopt(socket.SOL_SOCKET, option, n_bytes)
+                probe.setsockopt(socket.SOL_SOCKET, option, n_bytes)
                 break
             except OSError:
                 n_bytes //= 2
+        granted = probe.getsockopt(socket.SOL_SOCKET, option)
+    name = "receive" if option == socket.SO_RCVBUF else "send"
+    if granted < MIN_SOCKET_BUFFER_BYTES:
+        log.info(
+            "the system grants %s buffers of %d KiB only: its own sizing is left on", name, granted >> 10
+        )
+        return 0
+    log.debug("%s buffers of %.1f MiB", name, granted / (1 << 20))
+    return n_bytes
 
 
 def secure(

@@ -1,0 +1,111 @@
+"""Addresses, connections and their settings."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from engine.errors import InvalidRequest, PeerUnreachable
+from engine.handoff import transport
+from engine.handoff.transport import Address, connect, listen
+from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES
+
+
+@pytest.mark.parametrize(
+    "text, host, port",
+    [
+        ("192.168.1.20:7118", "192.168.1.20", 7118),
+        ("spark.local:1", "spark.local", 1),
+        ("[::1]:65535", "::1", 65535),
+        ("[fe80::1%en0]:7118", "fe80::1%en0", 7118),
+    ],
+)
+def test_addresses_read_and_write_alike(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert (address.host, address.port) == (host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", ":7118", "host:", "host:seven", "host:65536", "host:-1", "host:٧"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="HOST:PORT"):
+        Address.parse(text)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6"))]
+)
+def test_a_connection_is_tuned_at_both_ends(host: str) -> None:
+    listener = listen(Address(host=host, port=0))
+    with listener, connect(Address(host=host, port=listener.getsockname()[1])) as caller:
+        called, _ = listener.accept()
+        with called:
+            transport.tune(called)
+            for end in (caller, called):
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_nobody_there_is_said_in_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PeerUnreachable, match=f"listen on 127.0.0.1:{port}"):
+            listen(Address(host="127.0.0.1", port=port))
+    with pytest.raises(PeerUnreachable, match=f"127.0.0.1:{port} cannot be reached"):
+        connect(Address(host="127.0.0.1", port=port))
+
+
+class StingySystem:
+    """A socket of a system that refuses buffers above `most`, or cuts them down without a word."""
+
+    def __init__(self, most: int, *, refuses: bool) -> None:
+        self.most = most
+        self.refuses = refuses
+        self.asked: list[int] = []
+        self.granted = 0
+
+    def __call__(self) -> StingySystem:
+        return self
+
+    def __enter__(self) -> StingySystem:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def setsockopt(self, level: int, option: int, n_bytes: int) -> None:
+        self.asked.append(n_bytes)
+        if self.refuses and n_bytes > self.most:
+            raise OSError("no buffer space")
+        self.granted = min(n_bytes, self.most)
+
+    def getsockopt(self, level: int, option: int) -> int:
+        return self.granted
+
+
+@pytest.mark.parametrize(
+    "most, refuses, asked_for",
+    [
+        (64 << 20, True, 32 << 20),
+        (9 << 20, True, 8 << 20),
+        (4 << 20, False, 32 << 20),
+        (MIN_SOCKET_BUFFER_BYTES - 1, False, 0),
+        (MIN_SOCKET_BUFFER_BYTES - 1, True, 0),
+    ],
+)
+def test_buffers_step_down_to_what_is_granted_and_stay_off_below_use(
+    monkeypatch: pytest.MonkeyPatch, most: int, refuses: bool, asked_for: int
+) -> None:
+    monkeypatch.setattr(transport.socket, "socket", StingySystem(most, refuses=refuses))
+    assert transport._buffer_bytes.__wrapped__(socket.SO_RCVBUF) == asked_for
