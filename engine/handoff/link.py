@@ -76,6 +76,7 @@ class Link:
         self._on_over = on_over
         self._lock = threading.Lock()
         self._ending = False
+        self._told_to_end = threading.Event()
         self._control = ControlSocket(
             control,
             on_bytes=self._receive,
@@ -109,17 +110,24 @@ class Link:
                 return
             self._ending = True
             self.failure = error
+        self._told_to_end.set()
         self._control.stop(error)
         # Not on the caller's thread: it may be one of those that have to end first.
         threading.Thread(target=self._finish, args=(error,), name="link-end", daemon=True).start()
 
+    def _end_of_stream(self, error: BaseException) -> None:
+        """A data connection has ended, for which the control connection may be about to say why."""
+        if isinstance(error, PeerLost):
+            self._told_to_end.wait(_LAST_WORDS_S)
+        self.end(error)
+
     def _finish(self, error: BaseException) -> None:
-        self._stop_streams()
+        # Last words first: the other end would take the end of a stream for a fault.
         self._control.join(_LAST_WORDS_S)
+        self._stop_streams()
         with self._lock:
-            self._abandon(error)
             code, message = describe(error)
-            self._emit(ch.LinkDown(link=self.number, code=code, message=message))
+            self._abandon(ch.LinkDown(link=self.number, code=code, message=message))
         self.over.set()
         self.opened.set()
         self._on_over(self)
@@ -150,8 +158,11 @@ class Link:
     def _check(self) -> None:
         """Once a heartbeat, with the lock held."""
 
-    def _abandon(self, error: BaseException) -> None:
-        """Tell the engine what becomes of live requests; nothing touches memory any more. With the lock held."""
+    def _abandon(self, down: ch.LinkDown) -> None:
+        """Tell the engine that the link is `down` and what becomes of live requests. With the lock held.
+
+        Nothing of the link touches memory any more.
+        """
         raise NotImplementedError
 
     def _stop_streams(self) -> None:
@@ -212,7 +223,7 @@ class ClientLink(Link):
                 raise PeerLost("the link has ended")
             reader = self._connection.stream(attach, self._memory.buffer)
             receiver = DataReceiver(
-                stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self.end
+                stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self._end_of_stream
             )
             self._receivers.append(receiver)
             receiver.start()
@@ -299,11 +310,14 @@ class ClientLink(Link):
             self._emit(ch.AskFailed(request=request, code="stalled", message=message, committed=committed))
             self._connection.cancel(request)
 
-    def _abandon(self, error: BaseException) -> None:
-        code, message = describe(error)
+    def _abandon(self, down: ch.LinkDown) -> None:
+        # First, so that whoever hears of a failure does not ask the same link again.
+        self._emit(down)
         for request, committed, over in self._connection.live_requests():
             if not over and request not in self._failed:
-                self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
+                self._emit(
+                    ch.AskFailed(request=request, code=down.code, message=down.message, committed=committed)
+                )
             self._emit(ch.AskReleased(request=request))
 
     def _stop_streams(self) -> None:
@@ -458,7 +472,7 @@ class WorkerLink(Link):
         for event in events:
             match event:
                 case ClientOpened():
-                    self._senders = [DataSender(self.end) for _ in range(self.n_streams)]
+                    self._senders = [DataSender(self._end_of_stream) for _ in range(self.n_streams)]
                     self.opened.set()
                 case PrefillAsked():
                     self._asked.add(event.request)
@@ -490,9 +504,10 @@ class WorkerLink(Link):
                         )
                     )
 
-    def _abandon(self, error: BaseException) -> None:
+    def _abandon(self, down: ch.LinkDown) -> None:
         for request in self._asked:
             self._emit(ch.AskedCancelled(link=self.number, request=request))
+        self._emit(down)
 
     def _stop_streams(self) -> None:
         for sender in self._senders:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -302,3 +304,99 @@ def test_both_started_again_know_each_other_without_an_introduction(tmp_path: Pa
         join(client, worker)
         client.ask(1, 30)
         assert isinstance(client.wait_end(1), Finished)
+
+
+# What takes longer than a test should.
+
+
+@pytest.mark.soak
+def test_a_worker_engine_that_stands_still_is_noticed_by_its_own_courier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path) as (client, worker):
+        worker.prefiller.hold()
+        client.ask(1, 100)
+        assert worker.prefiller.entered.acquire(timeout=TIMEOUT_S)
+        assert worker.worker is not None
+        monkeypatch.setattr(worker.worker._courier, "_hear", lambda channel, message: None)
+        failed = client.wait_end(1)
+        assert isinstance(failed, Failed) and "stopped moving" in failed.message
+        monkeypatch.undo()
+        worker.prefiller.allow(100)
+        client.wait_ready()
+        client.ask(2, 30)
+        assert isinstance(client.wait_end(2), Finished)
+
+
+@pytest.mark.soak
+def test_a_courier_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    with pair(tmp_path) as (client, worker):
+        worker.prefiller.hold()
+        client.ask(1, 100)
+        assert worker.prefiller.entered.acquire(timeout=TIMEOUT_S)
+        pid = client.opened.courier_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        # Asking and cancelling must not wait for it.
+        for request in range(2, 200):
+            client.ask(request, 500)
+            client.opened.cancel(request)
+        failed = client.wait_end(1)
+        assert isinstance(failed, Failed)
+        client.wait_ready()
+        assert client.opened.courier_pid != pid
+        worker.prefiller.allow(100)
+        client.ask(200, 30)
+        assert isinstance(client.wait_end(200), Finished)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round_", range(30))
+def test_a_worker_killed_at_any_moment(tmp_path: Path, round_: int) -> None:
+    """At random points of a handoff: what is finished is right, and what is not has failed and is free."""
+    rng = random.Random(round_)
+    with pair(tmp_path) as (client, worker):
+        client.ask(1, 500)
+        killer = threading.Timer(rng.random() * 0.05, os.kill, (_courier_pid(worker), signal.SIGKILL))
+        killer.start()
+        end = client.wait_end(1)
+        killer.join()
+        if isinstance(end, Finished):
+            assert digest(client.memory, 0, 500) == digest(worker.memory, 0, 500)
+        else:
+            assert isinstance(end, Failed)
+            for first, stop, final in client.commits(1):
+                if final:  # it was only the worker's goodbye that did not come
+                    assert digest(client.memory, 0, 500) == digest(worker.memory, 0, 500)
+                layer = SPEC.regions(0)[0]
+                rows = slice(
+                    layer.k_offset + first * layer.k_row_bytes, layer.k_offset + stop * layer.k_row_bytes
+                )
+                assert client.memory.buffer[rows] == worker.memory.buffer[rows]
+        client.wait_until(lambda: client.opened.status().ready)
+        client.wait_ready()
+
+
+@pytest.mark.soak
+def test_a_thousand_handoffs_leave_nothing_behind(tmp_path: Path) -> None:
+    with pair(tmp_path) as (client, worker):
+        sizes = []
+        for request in range(1, 1001):
+            client.ask(request, 100)
+            assert isinstance(client.wait_end(request), Finished)
+            client.events.clear()
+            if request in (200, 1000):
+                sizes.append(
+                    [_resident_kib(pid) for pid in (client.opened.courier_pid, _courier_pid(worker))]
+                )
+        for early, late in zip(*sizes, strict=True):
+            assert late < early + 4096
+
+
+def _resident_kib(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        pytest.skip("this system does not tell a process's memory")
+    return next(
+        int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("RssAnon")
+    )
