@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,10 @@ _DELAY_S = 0.5
 
 
 class ProgressBar:
-    """Shows one job of `label`; counts are bytes. A context manager, and a `Progress` of the model library."""
+    """Shows one job of `label`; counts are bytes. A context manager, and a `Progress` of the model library.
+
+    May be told from several threads; what comes after the end is not shown.
+    """
 
     def __init__(self, label: str, *, delay_s: float = 0.0) -> None:
         self._label = label
@@ -23,6 +27,8 @@ class ProgressBar:
         self._is_terminal = sys.stderr.isatty()
         self._bar: Any = None
         self._next_share = 0.0
+        self._is_over = False
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -30,8 +36,10 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        with self._lock:
+            self._is_over = True
+            if self._bar is not None:
+                self._bar.close()
 
     def note(self, sentence: str) -> None:
         if self._bar is not None:
@@ -39,12 +47,13 @@ class ProgressBar:
         print(f"{self._label}: {sentence}", file=sys.stderr, flush=True)
 
     def advance(self, done: int, total: int) -> None:
-        if time.monotonic() < self._shown_after:
-            return
-        if self._is_terminal:
-            self._draw(done, total)
-        else:
-            self._log(done, total)
+        with self._lock:
+            if self._is_over or time.monotonic() < self._shown_after:
+                return
+            if self._is_terminal:
+                self._draw(done, total)
+            else:
+                self._log(done, total)
 
     def _draw(self, done: int, total: int) -> None:
         if self._bar is None:
@@ -66,7 +75,7 @@ class ProgressBar:
         share = done / total if total else 1.0
         if share < self._next_share:
             return
-        print(f"{self._label}: {share:.0%} of {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
+        print(f"{self._label}: {int(share * 100)}% of {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
         self._next_share = (share // _LINE_SHARE + 1) * _LINE_SHARE
 
 

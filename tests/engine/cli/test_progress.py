@@ -14,6 +14,7 @@ def test_a_log_gets_a_line_a_quarter(capsys: pytest.CaptureFixture[str]) -> None
         for done in range(0, 101):
             bar.advance(done * MB, 100 * MB)
         bar.note("trying the next source")
+    bar.advance(0, 100 * MB)
     assert capsys.readouterr().err.splitlines() == [
         "tiny: 0% of 100 MB",
         "tiny: 25% of 100 MB",
