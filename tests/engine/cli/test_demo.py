@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -39,6 +40,8 @@ class Demo:
             stdin=subprocess.DEVNULL,
             text=True,
             env={**os.environ, name: value},
+            # A shell that runs the tests in the background has Ctrl-C ignored, and children inherit that.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_for(self, moment: str) -> None:
