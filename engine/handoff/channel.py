@@ -206,11 +206,18 @@ class Push(Message, frozen=True):
 
 
 class CommitChunk(Message, frozen=True):
-    """All of the chunk has been pushed; `computed_tokens` positions are computed by now."""
+    """All of the chunk has been pushed."""
 
     link: int
     request: int
     chunk: int
+
+
+class Computed(Message, frozen=True):
+    """So many positions are computed by now, none of them to be sent."""
+
+    link: int
+    request: int
     computed_tokens: int
 
 
@@ -230,7 +237,17 @@ class AbortJob(Message, frozen=True):
 
 
 FromEngine = (
-    Alive | Drain | Ask | CancelAsk | Accept | TurnAway | Push | CommitChunk | ComputeEnded | AbortJob
+    Alive
+    | Drain
+    | Ask
+    | CancelAsk
+    | Accept
+    | TurnAway
+    | Push
+    | CommitChunk
+    | Computed
+    | ComputeEnded
+    | AbortJob
 )
 FromCourier = (
     Alive

@@ -81,7 +81,7 @@ _LONGEST_WAIT_S = 5.0
 
 _CODECS = (RAW_CODEC,)
 
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.00005
 
 
 def main() -> None:
@@ -190,7 +190,13 @@ class Courier:
 
     def _obey_worker(
         self,
-        message: ch.Accept | ch.TurnAway | ch.Push | ch.CommitChunk | ch.ComputeEnded | ch.AbortJob,
+        message: ch.Accept
+        | ch.TurnAway
+        | ch.Push
+        | ch.CommitChunk
+        | ch.Computed
+        | ch.ComputeEnded
+        | ch.AbortJob,
     ) -> None:
         link = self._link(message.link)
         if not isinstance(link, WorkerLink):
@@ -204,6 +210,8 @@ class Courier:
                 link.push(message)
             case ch.CommitChunk():
                 link.commit(message)
+            case ch.Computed():
+                link.computed(message)
             case ch.ComputeEnded():
                 link.compute_ended(message)
             case ch.AbortJob():

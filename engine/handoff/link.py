@@ -268,8 +268,9 @@ class ClientLink(Link):
         self._emit(ch.AskReleased(request=request))
 
     def _from_stream(self, events: list[Event]) -> None:
-        self._handle(events)
+        # An acknowledgement is waited for on the other computer; the engine here hears a moment later.
         self._control.wake()
+        self._handle(events)
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
@@ -417,13 +418,16 @@ class WorkerLink(Link):
         self._if_live(request, queue_frame, wake=False)
 
     def commit(self, message: ch.CommitChunk) -> None:
-        def say() -> None:
-            self._connection.commit(message.request, chunk=message.chunk)
-            self._connection.progress(message.request, computed_tokens=message.computed_tokens)
+        self._if_live(message.request, lambda: self._connection.commit(message.request, chunk=message.chunk))
 
-        self._if_live(message.request, say)
+    def computed(self, message: ch.Computed) -> None:
+        self._if_live(
+            message.request,
+            lambda: self._connection.progress(message.request, computed_tokens=message.computed_tokens),
+        )
 
     def compute_ended(self, message: ch.ComputeEnded) -> None:
+        # The commit of the last chunk comes next: one record and one waking for both.
         self._if_live(
             message.request,
             lambda: self._handle(
@@ -434,6 +438,7 @@ class WorkerLink(Link):
                     chunk_compute_us=message.chunk_compute_us,
                 )
             ),
+            wake=False,
         )
 
     def abort_job(self, message: ch.AbortJob) -> None:

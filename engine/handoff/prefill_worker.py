@@ -74,6 +74,7 @@ class PrefillWorker:
         self._waiting: deque[ch.Asked] = deque()
         self._cancelled: set[Job] = set()
         self._current: Job | None = None
+        self._finished: Job | None = None
         self._drained = 0
         self._drains = 0
         self._closing = False
@@ -108,8 +109,8 @@ class PrefillWorker:
 
     def run(self) -> None:
         while (asked := self._next()) is not None:
-            self._serve(asked)
-            self._drain()
+            if not (self._serve(asked) and self._wait_finished()):
+                self._drain()
             with self._changed:
                 self._cancelled.discard((asked.link, asked.request))
                 self._current = None
@@ -123,9 +124,10 @@ class PrefillWorker:
             self._current = (asked.link, asked.request)
             return asked
 
-    def _serve(self, asked: ch.Asked) -> None:
+    def _serve(self, asked: ch.Asked) -> bool:
+        """Whether it was computed and pushed to the end."""
         try:
-            self._prefill(asked)
+            return self._prefill(asked)
         except ProcessFailed:
             log.warning("the courier ended during a prefill")
         except OutOfMemory as error:
@@ -135,40 +137,47 @@ class PrefillWorker:
         except Exception as error:
             log.exception("a prefill failed")
             self._abort(asked, Code.WORKER_FAILED, f"an internal error on the worker: {type(error).__name__}")
+        return False
 
-    def _prefill(self, asked: ch.Asked) -> None:
+    def _prefill(self, asked: ch.Asked) -> bool:
         link, request = asked.link, asked.request
         tokens = _from_little_endian(asked.tokens)
         if self._is_cancelled(asked):
-            return
+            return False
         held = self._prefiller.begin(tokens, asked.first)
         self._courier.send(ch.Accept(link=link, request=request, reused_tokens=held))
-        started_us = ended_us = now_us()
+        started_us = now_us()
         # What the client has and this worker lacks is computed, and not sent.
         for first, end in equal_chunks(held, asked.first, asked.chunk_tokens):
             if self._is_cancelled(asked):
-                return
+                return False
             self._prefiller.compute(first, end, lambda layer: None)
+            self._courier.send(ch.Computed(link=link, request=request, computed_tokens=end))
         chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
         times_us = []
         for index, (first, end) in enumerate(chunks):
             if self._is_cancelled(asked):
-                return
+                return False
+            final = index == len(chunks) - 1
             begun_us = now_us()
-            ended_us = self._chunk(asked, index, first, end, final=index == len(chunks) - 1)
+            self._chunk(asked, index, first, end, final=final)
+            ended_us = now_us()
             times_us.append(ended_us - begun_us)
-        self._courier.send(
-            ch.ComputeEnded(
-                link=link,
-                request=request,
-                started_us=started_us,
-                ended_us=ended_us,
-                chunk_compute_us=tuple(times_us),
-            )
-        )
+            if final:
+                self._courier.send(
+                    ch.ComputeEnded(
+                        link=link,
+                        request=request,
+                        started_us=started_us,
+                        ended_us=ended_us,
+                        chunk_compute_us=tuple(times_us),
+                    )
+                )
+            self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
+        return True
 
-    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> int:
-        """Compute one chunk and push every layer of it as it is done; returns when the compute ended."""
+    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> None:
+        """Compute one chunk and push every layer of it as it is done."""
 
         def push(layer: int) -> None:
             spans = self._prefiller.spans(layer, first, end, final=final, start=asked.first, stop=asked.stop)
@@ -180,11 +189,6 @@ class PrefillWorker:
                 )
 
         self._prefiller.compute(first, end, push)
-        ended_us = now_us()
-        self._courier.send(
-            ch.CommitChunk(link=asked.link, request=asked.request, chunk=index, computed_tokens=end)
-        )
-        return ended_us
 
     def _abort(self, asked: ch.Asked, code: Code, message: str) -> None:
         try:
@@ -193,6 +197,14 @@ class PrefillWorker:
             )
         except ProcessFailed:
             return  # the client hears it from the broken link
+
+    def _wait_finished(self) -> bool:
+        """Wait until the client has all of the current job; False when it has gone or wants no more."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._finished == self._current or self._current in self._cancelled or self._closing
+            )
+            return self._finished == self._current
 
     def _drain(self) -> None:
         """Wait until nothing of what was pushed is still to be read from the cache: the next prompt overwrites it."""
@@ -233,6 +245,8 @@ class PrefillWorker:
                 self._waiting = deque(w for w in self._waiting if (w.link, w.request) != job)
                 if job == self._current:
                     self._cancelled.add(job)
+            case ch.JobFinished():
+                self._finished = (message.link, message.request)
             case ch.Drained():
                 self._drained = max(self._drained, message.token)
             case ch.Listening():
