@@ -7,7 +7,6 @@ keys. The same result as `chunk_attention.attend_chunk_cpu`, windows included, s
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -83,7 +82,7 @@ _FIELDS = (
 )
 
 
-@functools.cache
+@jit.kept
 def _kernel(n_heads: int, n_kv_heads: int, head_dim: int) -> jit.Kernel:
     k = jit.Builder(_FIELDS)
     b, c = k.b, k.c

@@ -120,7 +120,7 @@ _FIELDS = (
 )
 
 
-@functools.cache
+@jit.kept
 def _kernel(
     n_heads: int,
     n_kv_heads: int,

@@ -10,7 +10,6 @@ gate's activation and the addition to the residual are done in the same call.
 from __future__ import annotations
 
 import enum
-import functools
 import threading
 from array import array
 from collections.abc import Callable
@@ -172,7 +171,7 @@ _X, _OUT, _SCRATCH = (_FIELDS.index(name) for name in ("x", "out", "scratch"))
 _HALVES = range(BLOCK_ROWS // jit.LANES)
 
 
-@functools.cache
+@jit.kept
 def _kernel(
     bits: CodeBits,
     group: int,

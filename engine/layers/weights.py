@@ -19,6 +19,7 @@ from engine.gguf.reader import GGUFFile
 from engine.gguf.types import GGMLType
 from engine.gguf.unpack import Codes, codes, dequantise
 from engine.kernels import jit
+from engine.kernels.arena import Arena
 from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, pack
 from engine.kernels.repack import Part, repack
 from engine.layers.linear import (
@@ -65,6 +66,7 @@ class WeightLoader:
         self._file = file
         self._device = device
         self._on_bytes = on_bytes
+        self._arena = Arena()
         self.form = form
 
     @property
@@ -204,6 +206,7 @@ class WeightLoader:
                 for name in names
             ],
             interleave=interleave,
+            empty=self._arena.empty,
         )
         if matrix is not None:
             return matrix
