@@ -26,10 +26,14 @@ from engine.handoff.client_events import (
 )
 from engine.handoff.courier_process import CourierProcess
 from engine.handoff.shared import SharedMemory
+from engine.handoff.telemetry import HandoffRecord
 
 _UINT32 = "I" if array("I").itemsize == 4 else "L"
 
 log = logging.getLogger(__name__)
+
+# Records of handoffs that are kept for whoever asks.
+_KEPT_RECORDS = 256
 
 
 class PrefillClient:
@@ -41,6 +45,7 @@ class PrefillClient:
         )
         self._lock = threading.Lock()
         self._events: deque[ClientEvent] = deque()
+        self._records: deque[HandoffRecord] = deque(maxlen=_KEPT_RECORDS)
         self._live: dict[int, bool] = {}  # by number: whether its failure has been told
         self._wakeup: Callable[[], None] = lambda: None
         self._link: int | None = None
@@ -124,6 +129,11 @@ class PrefillClient:
             events.append(self._events.popleft())
         return events
 
+    def recent(self) -> tuple[HandoffRecord, ...]:
+        """The last handoffs that were finished, the oldest first."""
+        with self._lock:
+            return tuple(self._records)
+
     def _on_message(self, message: ch.FromCourier) -> None:
         with self._lock:
             self._take(message)
@@ -157,6 +167,7 @@ class PrefillClient:
                 )
             case ch.AskFinished():
                 self._live.pop(message.request, None)
+                self._records.append(_record(message))
                 self._events.append(
                     Finished(
                         request_id=message.request,
@@ -185,6 +196,18 @@ class PrefillClient:
                 self._events.append(Released(request_id=request_id))
             self._live.clear()
         self._wakeup()
+
+
+def _record(finished: ch.AskFinished) -> HandoffRecord:
+    return HandoffRecord(
+        request_id=finished.request,
+        payload_bytes=finished.payload_bytes,
+        overlap=finished.overlap,
+        tail_ms=finished.tail_us / 1000,
+        compute_ms=finished.compute_us / 1000,
+        chunk_compute_ms=tuple(us / 1000 for us in finished.chunk_compute_us),
+        receive_ms=(finished.last_byte_us - finished.first_byte_us) / 1000,
+    )
 
 
 def _little_endian(tokens: Sequence[int]) -> bytes:

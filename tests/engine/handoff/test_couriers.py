@@ -48,6 +48,11 @@ def test_a_prompt_is_handed_over_whoever_dials(tmp_path: Path, client_dials: boo
         assert done.payload_bytes == 100 * 2 * (2 * 40 + 3 * 12) + 8 * 2 * 20 + 5001
         assert 0 <= done.overlap <= 1 and 0 <= done.tail_ms < 1000 * TIMEOUT_S
         assert worker.prefiller.begun == [list(range(100))]
+        (record,) = client.opened.recent()
+        assert (record.request_id, record.payload_bytes) == (1, done.payload_bytes)
+        assert len(record.chunk_compute_ms) == 7
+        assert 0 <= sum(record.chunk_compute_ms) <= record.compute_ms
+        assert record.receive_ms >= record.hidden_ms >= 0
 
 
 def test_only_what_the_client_lacks_is_sent(tmp_path: Path) -> None:
