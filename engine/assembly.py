@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -41,6 +42,8 @@ _WARM_UP_TOKENS = 64
 
 # A courier listens at once or not at all.
 _LISTEN_TIMEOUT_S = 10.0
+
+_Result = TypeVar("_Result")
 
 OnProgress = Callable[[int, int], None]
 
@@ -85,11 +88,11 @@ def open_decode_engine(
     `peer_address` is asked for the worker's address once everything else is there; it may wait.
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
-    loaded = _load(args, path, on_progress, decode=True)
+    loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=True)
     has_worker = bool(args.peer or args.listen)
     memory = _Memory(loaded.cache, shared=has_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
-    _warm_up(loaded.model, pool, decode=True)
+    _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
     client = None
     if has_worker:
         config = _courier_config(args, loaded, identity, role=Role.DECODE, dial=peer_address())
@@ -126,10 +129,10 @@ def open_prefill_engine(
     `on_link` hears of every link that comes (an empty note) or goes (why).
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
-    loaded = _load(args, path, on_progress, decode=False)
+    loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=False)
     memory = _Memory(loaded.cache, shared=True)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
-    _warm_up(loaded.model, pool, decode=False)
+    _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     config = _courier_config(args, loaded, identity, role=Role.PREFILL, dial=args.dial)
     worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
     return PrefillEngine(
@@ -138,6 +141,16 @@ def open_prefill_engine(
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
     )
+
+
+def _on_a_thread_of_its_own(step: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+    """Run `step` on a thread that ends with it.
+
+    A thread that has computed keeps OpenMP's team of threads; with more teams than cores their spinning is cut short,
+    and every call of the engine's own thread would have to wake its team.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(step, *args, **options).result()
 
 
 @dataclass(frozen=True, kw_only=True)
