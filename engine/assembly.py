@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import mmap
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import torch
 from engine.batching.loop import EngineLoop
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
+from engine.errors import BatonError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
 from engine.handoff.channel import CourierConfig
@@ -36,6 +38,8 @@ from engine.paths import cache_dir, identity_dir
 from engine.server.backend import Backend, ModelInfo
 from engine.tokenizer import ChatTemplate, Tokenizer
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
+
+log = logging.getLogger(__name__)
 
 # Enough rows for the form that prefills.
 _WARM_UP_TOKENS = 64
@@ -60,8 +64,10 @@ class DecodeEngine:
     client: PrefillClient | None
     listen_port: int | None
     fingerprint: str
+    ahead: _PrefillForm
 
     def close(self) -> None:
+        self.ahead.stop()
         self.loop.close()
         if self.client is not None:
             self.client.close()
@@ -80,6 +86,46 @@ class PrefillEngine:
         self.worker.close()
 
 
+class _Stopping(Exception):
+    """Ends the making of a form that nobody will use any more."""
+
+
+class _PrefillForm:
+    """Makes a model's form for prompts on a thread, which `stop` ends at the next matrix.
+
+    A thread that still computes when the interpreter ends takes the process down with a fault.
+    """
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def on_progress(self, done: int, total: int) -> None:
+        """For the loader: passes news on, and is where `stop` takes effect."""
+        if self._stopping.is_set():
+            raise _Stopping
+        self._on_progress(done, total)
+
+    def start(self, model: Model) -> None:
+        self._thread = threading.Thread(target=self._make, args=(model,), name="prefill-form", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _make(self, model: Model) -> None:
+        try:
+            model.prepare(decode=False)
+        except _Stopping:
+            return
+        except BatonError as error:
+            # The first prompt meets the same fault, and its request is told.
+            log.warning("the form for prompts could not be made: %s", error)
+
+
 def open_decode_engine(
     args: argparse.Namespace, path: Path, on_progress: OnProgress, peer_address: Callable[[], str | None]
 ) -> DecodeEngine:
@@ -88,7 +134,8 @@ def open_decode_engine(
     `peer_address` is asked for the worker's address once everything else is there; it may wait.
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
-    loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=True)
+    ahead = _PrefillForm(on_progress)
+    loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
     has_worker = bool(args.peer or args.listen)
     memory = _Memory(loaded.cache, shared=has_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
@@ -111,13 +158,14 @@ def open_decode_engine(
     if not has_worker:
         # The form for prompts is made while the first one is being typed. With a worker it may never be needed, and
         # waits for the first prompt that has to be prefilled here.
-        threading.Thread(target=loaded.model.prepare, name="prefill-form", daemon=True).start()
+        ahead.start(loaded.model)
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
         client=client,
         listen_port=listen_port,
         fingerprint=identity.fingerprint,
+        ahead=ahead,
     )
 
 
