@@ -63,9 +63,12 @@ class Answer:
         return str((self._timings.get("handoff") or {}).get("detail", ""))
 
 
-def telemetry_line(report: dict[str, Any]) -> str:
-    """The figures of a report in one line."""
-    parts = [f"prefill {report['prefill']}", f"{report['prompt_tokens']} prompt tokens"]
+def telemetry_line(report: dict[str, Any], reason: str = "") -> str:
+    """The figures of a report in one line; `reason` says why a prompt was not prefilled elsewhere."""
+    where = f"prefill {report['prefill']}"
+    if reason and report["prefill"] == "local":
+        where += f" ({reason})"
+    parts = [where, f"{report['prompt_tokens']} prompt tokens"]
     if report["handoff_bytes"]:
         parts.append(f"{report['handoff_bytes'] / 1e6:.1f} MB moved")
     if report["tail_ms"] is not None:

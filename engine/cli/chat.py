@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(text, end="", flush=True)
     if args.json:
-        print(json.dumps(answer.report()))
+        print(json.dumps(answer.report() | {"reason": answer.reason}))
     else:
-        print(f"\n\n{telemetry_line(answer.report())}")
+        print(f"\n\n{telemetry_line(answer.report(), answer.reason)}")
     return 0

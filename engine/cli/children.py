@@ -77,6 +77,10 @@ class Child:
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def check(self) -> None:
         """Raises ProcessFailed when the child has ended."""
         if (status := self._process.poll()) is not None:

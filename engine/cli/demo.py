@@ -172,7 +172,7 @@ def _table(report: dict[str, Any], reason: str) -> str:
 
 
 def _keep(args: argparse.Namespace, pair: _Pair) -> None:
-    """Leave everything running until Ctrl-C, or until one of the two ends."""
+    """Leave everything running until Ctrl-C, or until the decoder ends; without the worker it goes on alone."""
     url = pair.endpoint.url
     stream = sys.stderr if args.json else sys.stdout
     body = '{"messages": [{"role": "user", "content": "Say hello."}]}'
@@ -184,9 +184,14 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
         flush=True,
     )
     with contextlib.suppress(KeyboardInterrupt):
+        has_worker = True
         while True:
             pair.decoder.check()
-            pair.worker.check()
+            if has_worker and not pair.worker.is_running:
+                has_worker = False
+                print(
+                    "The worker has ended: prompts are prefilled by the decoder now", file=stream, flush=True
+                )
             time.sleep(1.0)
 
 

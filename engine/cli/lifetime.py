@@ -12,20 +12,23 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells have it
-
 
 @contextlib.contextmanager
 def unwinding_on_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM unwinds the main thread like Ctrl-C does, so that what was opened is put away."""
+    """Inside, SIGTERM and a closed terminal unwind the main thread like Ctrl-C, so that what was opened is put away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _exit)
+    ends = [signal.SIGTERM]
+    # `nohup` has the closing of the terminal ignored, and means it.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    before = [signal.signal(number, _exit) for number in ends]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def add_lifetime_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,4 +58,4 @@ def _read_to_the_end(lines: queue.Queue[str]) -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(EXIT_TERMINATED)
+    sys.exit(128 + number)

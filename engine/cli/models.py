@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.progress import ProgressBar
-from engine.errors import DownloadFailed
 from engine.node.catalogue import CatalogueModel, HubSource, find_model, load_catalogue
 from engine.node.library import SOURCE_KINDS, Library
 
@@ -74,11 +73,10 @@ def _get(args: argparse.Namespace) -> None:
     model = find_model(args.name)
     was_here = library.has(model)
     with ProgressBar(model.name) as progress:
+        if was_here and args.verify and not library.verify(model):
+            progress.note(f"{model.file} has changed since it was fetched, and is fetched again")
+            library.forget(model)
         path = library.get(model, progress, args.source)
-    if was_here and args.verify and not library.verify(model):
-        raise DownloadFailed(
-            f"{path}: the file has changed since it was fetched; delete it and fetch it again"
-        )
     if args.json:
         print(json.dumps(_describe(model, library), indent=2))
     else:

@@ -150,14 +150,15 @@ class _Service:
 
     def _watch_worker(self, engine: DecodeEngine) -> None:
         """Say when the worker comes and goes, until the end."""
-        was_ready = False
+        if engine.client is None:
+            self._closing.wait()
+            return
+        said = engine.client.status()
         while not self._closing.wait(_WATCH_EVERY_S):
-            if engine.client is None:
-                self._closing.wait()
-                return
             status = engine.client.status()
-            if status.ready != was_ready:
-                was_ready = status.ready
+            # A reason that changes is news too: the worker may be there and not be trusted.
+            if status != said:
+                said = status
                 self._say_worker(status.ready, status.note)
 
     def _say_worker(self, ready: bool, note: str) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,14 @@ class Remote(Protocol):
         """Bring `partial` to its full size, keeping what it holds already."""
 
 
+@dataclass(frozen=True)
+class _Note:
+    """Digest and size of a fetched file."""
+
+    sha256: str | None
+    size_bytes: int | None
+
+
 class Library:
     """The models in one folder; the user's own where none is given."""
 
@@ -52,7 +61,14 @@ class Library:
         return self.folder / model.file
 
     def has(self, model: CatalogueModel) -> bool:
-        return self.path(model).is_file()
+        """Whether the file is here and as long as it should be; what else may be wrong only `verify` can tell."""
+        try:
+            found = self.path(model).stat().st_size
+        except OSError:
+            return False
+        note = self._note(model)
+        # Sources may differ by a few bytes: where it is not known which one it came from, only a short file is bad.
+        return found == note.size_bytes if note.size_bytes is not None else found >= model.size_bytes
 
     def resolve(self, name_or_file: str, progress: Progress) -> Path:
         """The file that `--model NAME|FILE` means; a catalogue model is fetched when it is missing.
@@ -76,15 +92,22 @@ class Library:
         is kept for the next try.
         """
         path = self.path(model)
-        if path.is_file():
+        if self.has(model):
             return path
         sources = _chosen_sources(model, source_kind)
         with self._disk_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._lock(model, progress):
-                if not path.is_file():
+                if not self.has(model):
+                    if path.exists():
+                        progress.note(f"{path.name} is damaged and is fetched again")
                     self._fetch(model, sources, progress)
         return path
+
+    def forget(self, model: CatalogueModel) -> None:
+        """Delete the model's file, so that `get` fetches it again. Raises HostError."""
+        with self._disk_errors():
+            self.path(model).unlink(missing_ok=True)
 
     def verify(self, model: CatalogueModel) -> bool:
         """Read the whole file again; whether it is still the one that was fetched. Raises HostError."""
@@ -119,17 +142,25 @@ class Library:
                 f"{model.file} came with the wrong digest ({found[:12]}… where {remote.sha256[:12]}… is right), "
                 "and was thrown away"
             )
-        self._digest_note(model).write_text(found + "\n")
+        self._note_path(model).write_text(f"{found} {partial.stat().st_size}\n")
         partial.replace(path)
 
     def _known_digests(self, model: CatalogueModel) -> set[str]:
         digests = {source.sha256 for source in model.sources if source.sha256 is not None}
-        note = self._digest_note(model)
-        if note.is_file():
-            digests.add(note.read_text().strip())
+        note = self._note(model)
+        if note.sha256 is not None:
+            digests.add(note.sha256)
         return digests
 
-    def _digest_note(self, model: CatalogueModel) -> Path:
+    def _note(self, model: CatalogueModel) -> _Note:
+        """What was written down of the file when it was fetched; nothing is known of one that was put here."""
+        try:
+            sha256, *size = self._note_path(model).read_text().split()
+            return _Note(sha256=sha256, size_bytes=int(size[0]) if size else None)
+        except (OSError, ValueError):
+            return _Note(sha256=None, size_bytes=None)
+
+    def _note_path(self, model: CatalogueModel) -> Path:
         return self.folder / f"{model.file}.sha256"
 
     @contextlib.contextmanager

@@ -85,7 +85,7 @@ def check_identities(*, client: ModelIdentity, worker: ModelIdentity) -> None:
         raise Incompatible(
             Code.KV_TYPE,
             f"the decode side keeps its cache as {client.kv_type} and the prefill side as {worker.kv_type}: "
-            "start both with the same KV type",
+            "start both with the same --weights",
         )
     if client.adapters != worker.adapters:
         raise Incompatible(

@@ -54,19 +54,23 @@ def test_ctrl_c_is_quiet(run_command, capsys) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_sigterm_unwinds_what_runs(run_command) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "closed terminal"])
+def test_a_signal_to_end_unwinds_what_runs(run_command, number) -> None:
     unwound = []
 
     def wait_for_the_end(args):
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         finally:
             unwound.append(True)
 
-    before = signal.getsignal(signal.SIGTERM)
-    assert run_command(wait_for_the_end) == 143
-    assert unwound
-    assert signal.getsignal(signal.SIGTERM) is before
+    inherited = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert run_command(wait_for_the_end) == 128 + number
+        assert unwound
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, inherited)
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:

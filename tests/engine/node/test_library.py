@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
-from engine.node.catalogue import CatalogueModel, HubSource, WheelSource
+from engine.node.catalogue import CatalogueModel, HubSource, WheelSource, load_catalogue
 from engine.node.library import Library
 from engine.node.progress import Progress, Silent
 
@@ -201,6 +202,25 @@ def test_an_unknown_source_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         make_library(tmp_path).get(MODEL, Silent())
 
 
+def test_a_file_that_was_cut_short_is_fetched_again(tmp_path: Path) -> None:
+    notes = Notes()
+    library = make_library(tmp_path, hub=FakeRemote())
+    path = library.get(MODEL, Silent())
+    os.truncate(path, 700)
+    assert not library.has(MODEL)
+    assert library.get(MODEL, notes).read_bytes() == CONTENT
+    assert notes.sentences == [f"{path.name} is damaged and is fetched again"]
+
+
+def test_a_forgotten_file_is_fetched_again(tmp_path: Path) -> None:
+    library = make_library(tmp_path, hub=FakeRemote())
+    path = library.get(MODEL, Silent())
+    path.write_bytes(CONTENT[:-1] + b"?")
+    assert library.has(MODEL) and not library.verify(MODEL)
+    library.forget(MODEL)
+    assert library.get(MODEL, Silent()).read_bytes() == CONTENT
+
+
 def test_verify_notices_a_change(tmp_path: Path) -> None:
     library = make_library(tmp_path, hub=FakeRemote())
     with library.get(MODEL, Silent()).open("r+b") as file:
@@ -232,6 +252,9 @@ def test_resolve_finds_a_catalogue_model_in_the_library(tmp_path: Path) -> None:
     library.folder.mkdir()
     path = library.folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
     path.touch()
+    os.truncate(
+        path, load_catalogue()["smollm2-135m"].size_bytes
+    )  # a sparse file is as good as a full one here
     assert library.resolve("smollm2-135m", Silent()) == path
 
 
