@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -18,6 +19,9 @@ import llama_cpp as lib
 import numpy as np
 
 N_BATCH = 512
+
+# How soon a program notices that whoever started it is gone.
+_PARENT_POLL_S = 1.0
 
 
 class Contestant:
@@ -146,6 +150,18 @@ class Contestant:
             self._model = None
 
 
+def _end_with_parent() -> None:
+    """A killed parent cannot close our standard input in time: a long command would go on for nobody."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
 def main() -> None:
     # Native code writes to descriptor 1 as it likes: answers go out by a copy of it that nobody else knows.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -160,6 +176,7 @@ def main() -> None:
         "decode": contestant.decode,
         "logits": contestant.logits,
     }
+    _end_with_parent()
     print('{"ready": true}', file=answers, flush=True)
     for line in sys.stdin:
         fields = json.loads(line)

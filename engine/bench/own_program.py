@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,9 @@ from engine.models.registry import WeightsMode, load_model
 from engine.tokenizer import Tokenizer
 
 CHUNK = 512
+
+# How soon a program notices that whoever started it is gone.
+_PARENT_POLL_S = 1.0
 
 
 class Contestant:
@@ -155,6 +159,18 @@ def _version() -> str:
         return f"(torch {torch.__version__})"
 
 
+def _end_with_parent() -> None:
+    """A killed parent cannot close our standard input in time: a long command would go on for nobody."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
 def main() -> int:
     """Answer until standard input ends."""
     # Native code writes to descriptor 1 as it likes: answers go out by a copy of it that nobody else knows.
@@ -167,6 +183,7 @@ def main() -> int:
         "decode": contestant.decode,
         "calls": contestant.calls,
     }
+    _end_with_parent()
     print('{"ready": true}', file=answers, flush=True)
     for line in sys.stdin:
         fields = json.loads(line)
