@@ -128,6 +128,10 @@ class Builder:
             name: self.b.load(self.b.gep(context, [self.c(index)])) for index, name in enumerate(fields)
         }
 
+    def vector(self, kind: Any, n: int) -> Any:
+        """The type of `n` values of type `kind` side by side."""
+        return self.ir.VectorType(kind, n)
+
     def c(self, value: int) -> Any:
         return self.ir.Constant(self.i64, value)
 
@@ -179,6 +183,10 @@ class Builder:
         first, second = self.b.bitcast(first, pairs), self.b.bitcast(second, pairs)
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vf32, total, first, second)
 
+    def dot_quads(self, total: Any, unsigned: Any, signed: Any) -> Any:
+        """`total` int32 plus, by lane, the products of four bytes; needs the feature avx512vnni."""
+        return self.intrinsic("llvm.x86.avx512.vpdpbusd.512", self.vi32, total, unsigned, signed)
+
     def bf16_bits(self, value: Any) -> Any:
         """The upper halves of float32 lanes, rounded to nearest even, as integers below 65536."""
         bits = self.b.bitcast(value, self.vi32)
@@ -189,8 +197,20 @@ class Builder:
         return self.intrinsic(f"llvm.maxnum.v{LANES}f32", self.vf32, first, second)
 
     def shuffle(self, first: Any, second: Any, lanes: list[int]) -> Any:
-        """Lanes picked from `first` (numbers below 16) and `second` (16 and up)."""
-        return self.b.shuffle_vector(first, second, self.ir.Constant(self.vi32, lanes))
+        """Lanes picked from `first` and, by numbers from its length on, from `second`, a vector of the same type."""
+        picked = self.ir.Constant(self.vector(self.i32, len(lanes)), lanes)
+        return self.b.shuffle_vector(first, second, picked)
+
+    def join(self, first: Any, second: Any) -> Any:
+        """One vector of twice the length."""
+        return self.shuffle(first, second, list(range(2 * first.type.count)))
+
+    def absolute(self, x: Any) -> Any:
+        return self.intrinsic(f"llvm.fabs.v{LANES}f32", self.vf32, x)
+
+    def nearest(self, x: Any) -> Any:
+        """Whole numbers, halves to even."""
+        return self.intrinsic(f"llvm.nearbyint.v{LANES}f32", self.vf32, x)
 
     def smaller(self, first: Any, second: Any) -> Any:
         """The smaller of two integers that are not negative."""
@@ -212,7 +232,7 @@ class Builder:
         x = self.intrinsic(f"llvm.maxnum.v{LANES}f32", self.vf32, x, self.floats(-87.0))
         x = self.intrinsic(f"llvm.minnum.v{LANES}f32", self.vf32, x, self.floats(88.0))
         power = b.fmul(x, self.floats(1.4426950408889634))
-        power = self.intrinsic(f"llvm.nearbyint.v{LANES}f32", self.vf32, power)
+        power = self.nearest(power)
         # ln 2 in two pieces, so that the remainder keeps its low bits.
         rest = self.fma(power, self.floats(-0.693359375), x)
         rest = self.fma(power, self.floats(2.12194440e-4), rest)
@@ -222,6 +242,19 @@ class Builder:
         series = self.fma(series, b.fmul(rest, rest), b.fadd(rest, self.floats(1.0)))
         exponent = b.shl(b.add(b.fptosi(power, self.vi32), self.ints(127)), self.ints(23))
         return b.fmul(series, b.bitcast(exponent, self.vf32))
+
+    def inverse_rms(self, x: Any, n: Any, eps: Any) -> Any:
+        """1 / sqrt(mean of squares + `eps`) of the `n` float32 at address `x`, on all lanes; n a multiple of 16."""
+        b, c = self.b, self.c
+
+        def square(index: Any, total: list[Any]) -> list[Any]:
+            value = self.load(b.add(x, b.mul(index, c(4 * LANES))), self.vf32)
+            return [self.fma(value, value, total[0])]
+
+        squares = self.sum_lanes(self.loop(c(0), b.udiv(n, c(LANES)), [self.floats(0)], square)[0])
+        mean = b.fadd(b.fdiv(squares, b.uitofp(n, self.f32)), eps)
+        root = self.intrinsic("llvm.sqrt.f32", self.f32, mean)
+        return self.splat(b.fdiv(self.ir.Constant(self.f32, 1.0), root))
 
     def sum_lanes(self, vector: Any) -> Any:
         start = self.ir.Constant(self.f32, -0.0)

@@ -137,7 +137,11 @@ def gemv_reference(
     """What `Gemv` gives, in plain torch."""
     if normed is not None:
         x = F.rms_norm(x, (x.shape[1],), normed.weight, normed.eps)
-    y = x @ unpack(matrix).t()
+    return finish_reference(x @ unpack(matrix).t(), bias=bias, ending=ending, out=out)
+
+
+def finish_reference(y: Tensor, *, bias: Tensor | None, ending: Ending, out: Tensor | None) -> Tensor:
+    """What becomes of the product y, in plain torch."""
     if bias is not None:
         y = y + bias
     if ending.gated:
@@ -265,7 +269,7 @@ def _kernel(
         for row in range(rows):
             for half in _HALVES:
                 column = b.add(b.mul(index, c(BLOCK_ROWS)), c(jit.LANES * half))
-                value = b.fmul(_activate(k, ending, gate[row][half]), up[row][half])
+                value = b.fmul(activate(k, ending, gate[row][half]), up[row][half])
                 k.store(value, out_address(row, column))
         return []
 
@@ -311,32 +315,21 @@ def _normalise(k: jit.Builder, rows: int, target: Any) -> None:
     """Write the RMS-normalised rows of x to `target`, every thread for itself."""
     b, c = k.b, k.c
     n_vectors = b.udiv(k.field("n_cols"), c(jit.LANES))
-    count = b.uitofp(k.field("n_cols"), k.f32)
     for row in range(rows):
         start = b.mul(k.field("n_cols"), c(4 * row))
+        inverse = k.inverse_rms(b.add(k.field("x"), start), k.field("n_cols"), k.field_float("norm_eps"))
 
-        def address(base: Any, index: Any, start: Any = start) -> Any:
-            return b.add(b.add(base, start), b.mul(index, c(4 * jit.LANES)))
-
-        def square(index: Any, total: list[Any], address: Any = address) -> list[Any]:
-            x = k.load(address(k.field("x"), index), k.vf32)
-            return [k.fma(x, x, total[0])]
-
-        squares = k.sum_lanes(k.loop(c(0), n_vectors, [k.floats(0)], square)[0])
-        mean = b.fadd(b.fdiv(squares, count), k.field_float("norm_eps"))
-        root = k.intrinsic("llvm.sqrt.f32", k.f32, mean)
-        inverse = k.splat(b.fdiv(k.ir.Constant(k.f32, 1.0), root))
-
-        def scale(index: Any, _: list[Any], address: Any = address, inverse: Any = inverse) -> list[Any]:
-            x = b.fmul(k.load(address(k.field("x"), index), k.vf32), inverse)
-            weight = k.load(b.add(k.field("norm_weight"), b.mul(index, c(4 * jit.LANES))), k.vf32)
-            k.store(b.fmul(x, weight), address(target, index))
+        def scale(index: Any, _: list[Any], start: Any = start, inverse: Any = inverse) -> list[Any]:
+            at = b.mul(index, c(4 * jit.LANES))
+            x = b.fmul(k.load(b.add(k.field("x"), b.add(start, at)), k.vf32), inverse)
+            weight = k.load(b.add(k.field("norm_weight"), at), k.vf32)
+            k.store(b.fmul(x, weight), b.add(target, b.add(start, at)))
             return []
 
         k.loop(c(0), n_vectors, [], scale)
 
 
-def _activate(k: jit.Builder, ending: Ending, x: Any) -> Any:
+def activate(k: jit.Builder, ending: Ending, x: Any) -> Any:
     """SiLU, or GELU in its tanh form, which is x * sigmoid(2 u)."""
     b = k.b
     if ending is Ending.SILU:

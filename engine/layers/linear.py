@@ -1,9 +1,10 @@
 """y = x W^T, in the forms that weights take. Every form has the same calls.
 
 Dense forms hold W as numbers of the computing type and suit many rows (prefill, GEMM). The packed form keeps the
-model file's own codes and suits the few rows of a decode step, which are bound by memory. `DequantLinear` holds
-nothing beyond the file: it unpacks on each call, for models whose dense copy does not fit. A layer may be given the
-norm that its input goes through first, so that a form can do both at once.
+model file's own codes: with float32 activations for the few rows of a decode step, which are bound by memory, and with
+8-bit ones for many rows where the processor multiplies those fastest. `DequantLinear` holds nothing beyond the file: it
+unpacks on each call, for models whose dense copy does not fit. A layer may be given the norm that its input goes
+through first, so that a form can do both at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.packed import BLOCK_ROWS, PackedMatrix
-from engine.kernels.packed_gemv import Ending, Gemv
+from engine.kernels.packed_gemm import Gemm
+from engine.kernels.packed_gemv import MAX_ROWS, Ending, Gemv, Normed
 from engine.layers.norm import RMSNorm
 
 
@@ -70,17 +72,25 @@ class BlockedLinear(Linear):
 
 
 class PackedLinear(Linear):
-    """The file's codes with float32 activations on a CPU."""
+    """The file's codes on a CPU, with float32 activations; with `rounding`, more than a few rows are rounded to 8 bits
+    first."""
 
-    def __init__(self, matrix: PackedMatrix, bias: Tensor | None = None, norm: RMSNorm | None = None) -> None:
+    def __init__(
+        self,
+        matrix: PackedMatrix,
+        bias: Tensor | None = None,
+        norm: RMSNorm | None = None,
+        *,
+        rounding: bool = False,
+    ) -> None:
         self.matrix = matrix
         self.n_bytes = matrix.n_bytes
         padding = matrix.n_blocks * BLOCK_ROWS - matrix.n_rows
         self._is_padded = padding > 0
         bias = F.pad(bias, (0, padding)) if bias is not None else None
         normed = norm.fused() if norm is not None else None
-        self._store = Gemv(matrix, normed=normed, bias=bias)
-        self._add = Gemv(matrix, normed=normed, bias=bias, ending=Ending.ADD)
+        self._store = PackedProduct(matrix, normed=normed, bias=bias, rounding=rounding)
+        self._add = PackedProduct(matrix, normed=normed, bias=bias, ending=Ending.ADD, rounding=rounding)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._store(_plain(x))
@@ -90,6 +100,26 @@ class PackedLinear(Linear):
         if self._is_padded or not residual.is_contiguous():
             return residual + self(x)
         return self._add(_plain(x), residual)
+
+
+class PackedProduct:
+    """One packed matrix's kernels: `Gemv` for few rows, and with `rounding` `Gemm` for more."""
+
+    def __init__(
+        self,
+        matrix: PackedMatrix,
+        *,
+        normed: Normed | None = None,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.STORE,
+        rounding: bool,
+    ) -> None:
+        self._few = Gemv(matrix, normed=normed, bias=bias, ending=ending)
+        self._many = Gemm(matrix, normed=normed, bias=bias, ending=ending) if rounding else self._few
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """As `Gemv`'s."""
+        return (self._many if x.shape[0] > MAX_ROWS else self._few)(x, out)
 
 
 def _plain(x: Tensor) -> Tensor:

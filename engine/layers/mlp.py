@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.packed import PackedMatrix
-from engine.kernels.packed_gemv import Ending, Gemv
-from engine.layers.linear import BlockedLinear, Linear
+from engine.kernels.packed_gemv import Ending
+from engine.layers.linear import BlockedLinear, Linear, PackedProduct
 from engine.layers.norm import RMSNorm
 
 
@@ -65,11 +65,15 @@ class BlockedGate:
 class PackedGate:
     """Packed on a CPU: blocks of 32 rows of gate and of up alternate in one matrix, and one call does it all."""
 
-    def __init__(self, matrix: PackedMatrix, activation: Activation, norm: RMSNorm) -> None:
-        self._gemv = Gemv(matrix, normed=norm.fused(), ending=Ending(activation.value))
+    def __init__(
+        self, matrix: PackedMatrix, activation: Activation, norm: RMSNorm, *, rounding: bool = False
+    ) -> None:
+        self._product = PackedProduct(
+            matrix, normed=norm.fused(), ending=Ending(activation.value), rounding=rounding
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._gemv(x.contiguous())
+        return self._product(x.contiguous())
 
 
 class GatedMLP:

@@ -1,7 +1,7 @@
 """From a model file to layers: builds every matrix in the form that its use asks for.
 
-A loader makes one form. A model is built once for each form it needs, and shares nothing but the file's mapped bytes
-between them. Knows tensor names only as given.
+A loader makes one form. A model is built once for each form it needs; the forms share the file's mapped bytes, and the
+packed ones their matrices. Knows tensor names only as given.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -43,6 +44,9 @@ _INT4_ROWS = 8
 _REQUANTISED_GROUP = 32
 
 
+T = TypeVar("T")
+
+
 class Form(enum.StrEnum):
     """What a set of layers is for."""
 
@@ -52,20 +56,44 @@ class Form(enum.StrEnum):
     """Many rows without a dense copy: unpacked from the file on each call."""
     PACKED = "packed"
     """The file's codes: few rows."""
+    ROUNDING = "rounding"
+    """The file's codes for many rows, which are rounded to 8 bits: a CPU with `packed_gemm`."""
     REFERENCE = "reference"
     """Dense float32."""
 
 
+class SharedWeights:
+    """What the packed forms of one model have in common: each matrix is made once, whichever form asks first."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self._made: dict[tuple[str, ...], Any] = {}
+
+    def get(self, names: tuple[str, ...], make: Callable[[], T]) -> T:
+        """What `make()` gave for these `names` the first time."""
+        if names not in self._made:
+            self._made[names] = make()
+        return cast("T", self._made[names])
+
+
 class WeightLoader:
-    """Builds layers from the tensors of `file` in one `form`. `on_bytes(n)` is told of file bytes dealt with."""
+    """Builds layers from the tensors of `file` in one `form`. `on_bytes(n)` is told of file bytes dealt with.
+
+    Loaders of one model are given the same `shared`; not from several threads at once.
+    """
 
     def __init__(
-        self, file: GGUFFile, device: Device, form: Form, on_bytes: Callable[[int], None] | None = None
+        self,
+        file: GGUFFile,
+        device: Device,
+        form: Form,
+        on_bytes: Callable[[int], None] | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:
         self._file = file
         self._device = device
         self._on_bytes = on_bytes
-        self._arena = Arena()
+        self._shared = shared or SharedWeights()
         self.form = form
 
     @property
@@ -111,7 +139,7 @@ class WeightLoader:
                 return DequantLinear(
                     lambda: self._dense(names, orders, dtype).to(self.device), n_bytes, bias, norm
                 )
-            case Form.PACKED:
+            case Form.PACKED | Form.ROUNDING:
                 return self._packed(names, orders, bias, norm)
 
     def gated(self, gate: str, up: str, activation: Activation, norm: RMSNorm) -> Gated:
@@ -124,7 +152,8 @@ class WeightLoader:
         has_bias = any(f"{name}.bias" in self._file.tensors for name in (gate, up))
         if self._packs_for_kernels((gate, up)) and n_rows % BLOCK_ROWS == 0 and not has_bias:
             self._told((gate, up))
-            return PackedGate(self._matrix((gate, up), {}, interleave=True), activation, norm)
+            matrix = self._matrix((gate, up), {}, interleave=True)
+            return PackedGate(matrix, activation, norm, rounding=self.form is Form.ROUNDING)
         return JoinedGate(self.linear(gate, up, norm=norm), activation)
 
     def embedding(self, name: str) -> Embedding:
@@ -168,7 +197,7 @@ class WeightLoader:
     def _packs_for_kernels(self, names: tuple[str, ...]) -> bool:
         types = {self._file.tensors[f"{name}.weight"].type for name in names}
         on_cpu = self._device.kind == "cpu" and jit.available()
-        return self.form is Form.PACKED and on_cpu and not types & set(_FLOAT_TYPES)
+        return self.form in (Form.PACKED, Form.ROUNDING) and on_cpu and not types & set(_FLOAT_TYPES)
 
     def _packed(
         self,
@@ -180,9 +209,11 @@ class WeightLoader:
         types = {self._file.tensors[f"{name}.weight"].type for name in names}
         if types & set(_FLOAT_TYPES):
             dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
-            return DenseLinear(self._dense(names, orders, dtype).to(self.device), bias, norm)
+            weight = self._shared.get(names, lambda: self._dense(names, orders, dtype).to(self.device))
+            return DenseLinear(weight, bias, norm)
         if self._packs_for_kernels(names):
-            return PackedLinear(self._matrix(names, orders), bias, norm)
+            matrix = self._matrix(names, orders)
+            return PackedLinear(matrix, bias, norm, rounding=self.form is Form.ROUNDING)
         parts = [self._codes(name, orders.get(name)) for name in names]
         n_rows = sum(part.q.shape[0] for part in parts)
         if types <= set(_FOUR_BIT) and self._device.kind != "cpu" and n_rows % _INT4_ROWS == 0:
@@ -195,22 +226,26 @@ class WeightLoader:
         self, names: tuple[str, ...], orders: Mapping[str, Tensor], *, interleave: bool = False
     ) -> PackedMatrix:
         """For the CPU's kernels; what `repack` has no rule for goes through torch."""
-        matrix = repack(
-            [
-                Part(
-                    rows=self._rows(f"{name}.weight"),
-                    kind=self._file.tensors[f"{name}.weight"].type,
-                    order=orders.get(name),
-                )
-                for name in names
-            ],
-            interleave=interleave,
-            empty=self._arena.empty,
-        )
-        if matrix is not None:
-            return matrix
-        parts = [self._codes(name, orders.get(name)) for name in names]
-        return _pack_parts(parts, interleave=interleave)
+
+        def make() -> PackedMatrix:
+            matrix = repack(
+                [
+                    Part(
+                        rows=self._rows(f"{name}.weight"),
+                        kind=self._file.tensors[f"{name}.weight"].type,
+                        order=orders.get(name),
+                    )
+                    for name in names
+                ],
+                interleave=interleave,
+                empty=self._shared.arena.empty,
+            )
+            if matrix is not None:
+                return matrix
+            parts = [self._codes(name, orders.get(name)) for name in names]
+            return _pack_parts(parts, interleave=interleave)
+
+        return self._shared.get(names, make)
 
     def _int4(self, parts: list[Codes], bias: Tensor | None, norm: RMSNorm | None) -> Linear:
         q, scale_and_zero = _int4_operands(parts, self._device.vector_dtype)

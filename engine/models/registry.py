@@ -12,7 +12,8 @@ import torch
 from engine.device import Device, choose_device
 from engine.errors import ModelFileError, UnsupportedModel
 from engine.gguf.reader import GGUFFile
-from engine.layers.weights import Form, WeightLoader
+from engine.kernels import packed_gemm
+from engine.layers.weights import Form, SharedWeights, WeightLoader
 from engine.models import gemma3, llama, qwen2, qwen3
 from engine.models.base import Model, ModelSpec, Stack
 from engine.models.shapes import check_shapes
@@ -32,6 +33,10 @@ class WeightsMode(enum.StrEnum):
     PACKED = "packed"
     FLOAT32 = "float32"
 
+
+# Rounding rows to 8 bits makes a CPU's prefill 1.4 times as fast as bfloat16 and saves the dense copy, at two to three
+# times its error. Smaller models are fast enough, and their narrow layers average less of the error away.
+_ROUNDS_FROM = 300_000_000
 
 Progress = Callable[[int, int], None]
 
@@ -63,9 +68,11 @@ def load_model(
     forms = _forms(file, device, weights)
     progress = _Counter(on_progress, file, n_forms=1 if forms[True] is forms[False] else prefill + decode)
 
+    shared = SharedWeights()
+
     def stack_of(many_rows: bool) -> Stack:
         try:
-            return family.stack(WeightLoader(file, device, forms[many_rows], progress.add), spec)
+            return family.stack(WeightLoader(file, device, forms[many_rows], progress.add, shared), spec)
         except KeyError as error:
             raise ModelFileError(
                 f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; download it again, or convert it anew"
@@ -107,13 +114,17 @@ def _forms(file: GGUFFile, device: Device, weights: WeightsMode) -> dict[bool, F
             return {True: Form.REFERENCE, False: Form.REFERENCE}
         case WeightsMode.BF16:
             return {True: Form.GEMM, False: Form.GEMM}
-        case WeightsMode.PACKED:
-            return {True: _packed_gemm(device), False: Form.PACKED}
     n_weights = sum(info.n_elements for info in file.tensors.values())
+    no_copy = _without_a_copy(device)
+    if weights is WeightsMode.PACKED or (no_copy is Form.ROUNDING and n_weights >= _ROUNDS_FROM):
+        return {True: no_copy, False: Form.PACKED}
     dense_bytes = n_weights * torch.bfloat16.itemsize
     fits = dense_bytes + file.n_bytes < _FREE_SHARE_FOR_WEIGHTS * device.available_bytes()
-    return {True: Form.GEMM if fits else _packed_gemm(device), False: Form.PACKED}
+    return {True: Form.GEMM if fits else no_copy, False: Form.PACKED}
 
 
-def _packed_gemm(device: Device) -> Form:
-    return Form.UNPACKING if device.kind == "cpu" else Form.PACKED
+def _without_a_copy(device: Device) -> Form:
+    """The form for many rows that needs no dense copy of the weights."""
+    if device.kind != "cpu":
+        return Form.PACKED
+    return Form.ROUNDING if packed_gemm.available() else Form.UNPACKING

@@ -120,7 +120,11 @@ def test_forms_of_a_gpu(gpu: str, tiny_file: TinyFile) -> None:
     file = GGUFFile.open(tiny_file("qwen2", Quant.MIXED_32))
     name = "blk.0.attn_q"
     with FakeTensorMode(allow_non_fake_inputs=True):
-        found = {form: type(WeightLoader(file, pretended(gpu), form).linear(name)) for form in Form}
+        found = {
+            form: type(WeightLoader(file, pretended(gpu), form).linear(name))
+            for form in Form
+            if form is not Form.ROUNDING
+        }
     assert found == {
         Form.GEMM: DenseLinear,
         Form.UNPACKING: DequantLinear,

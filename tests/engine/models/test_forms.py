@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.cache.spec import KVType
 from engine.device import Device
+from engine.kernels import packed_gemm
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
@@ -88,11 +89,45 @@ def test_packed_alone(name: str, tiny_model: TinyModel) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_bf16_alone(name: str, tiny_model: TinyModel) -> None:
-    """Prefill is that of the default form; decode rows are dense too."""
+    """Prefill and decode rows are dense."""
     reference = as_prefill(tiny_model(name, Quant.MIXED_32), KVType.F32)
     model = tiny_model(name, Quant.MIXED_32, WeightsMode.BF16)
-    assert torch.equal(as_prefill(model), as_prefill(tiny_model(name, Quant.MIXED_32, WeightsMode.AUTO)))
+    assert loss(reference, as_prefill(model)) < BF16_KL
     assert loss(reference, as_decode(model)) < BF16_KL
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_processors_without_8_bit_dot_products(
+    name: str, tiny_file: TinyFile, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefill is dense where memory allows, and unpacks the file's codes where it does not."""
+    monkeypatch.setattr("engine.kernels.packed_gemm.available", lambda: False)
+    path = tiny_file(name, Quant.MIXED_32)
+    dense = as_prefill(load_model(path, device="cpu"))
+    assert torch.equal(dense, as_prefill(tiny_model(name, Quant.MIXED_32, WeightsMode.BF16)))
+    unpacking = as_prefill(load_model(path, device="cpu", weights=WeightsMode.PACKED))
+    reference = as_prefill(tiny_model(name, Quant.MIXED_32), KVType.F32)
+    assert loss(reference, unpacking) < BF16_KL
+    assert not torch.equal(dense, unpacking)
+    monkeypatch.setattr(Device, "available_bytes", lambda self: 1000)
+    assert torch.equal(as_prefill(load_model(path, device="cpu")), unpacking)
+
+
+@pytest.mark.skipif(not packed_gemm.available(), reason="no AVX-512 VNNI here")
+def test_which_models_are_rounded_to_8_bits(
+    tiny_file: TinyFile, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones, all that are asked to be packed, and those whose dense copy does not fit."""
+    path = tiny_file("qwen3", Quant.MIXED_32)
+    rounded = as_prefill(tiny_model("qwen3", Quant.MIXED_32, WeightsMode.PACKED))
+    dense = as_prefill(tiny_model("qwen3", Quant.MIXED_32, WeightsMode.BF16))
+    assert torch.equal(as_prefill(load_model(path, device="cpu")), dense)
+    assert not torch.equal(dense, rounded)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(Device, "available_bytes", lambda self: 1000)
+        assert torch.equal(as_prefill(load_model(path, device="cpu")), rounded)
+    monkeypatch.setattr("engine.models.registry._ROUNDS_FROM", 1000)
+    assert torch.equal(as_prefill(load_model(path, device="cpu")), rounded)
 
 
 def test_16_bit_caches(tiny_model: TinyModel) -> None:
@@ -112,17 +147,6 @@ def test_a_short_chunk_is_computed_as_decode_rows_are(tiny_model: TinyModel) -> 
         segment = Segment(sequence=sequence, tokens=tokens[:size], n_logits=size)
         lost = float(divergence(reference[:size], model.forward([segment], [])).mean())
         assert (lost < PACKED_KL_BF16_CACHE / 4) == exact
-
-
-def test_auto_keeps_no_dense_copy_where_memory_is_short(
-    tiny_file: TinyFile, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tiny_file("qwen3", Quant.MIXED_32)
-    monkeypatch.setattr(Device, "available_bytes", lambda self: 1000)
-    scarce = load_model(path, device="cpu", weights=WeightsMode.AUTO)
-    assert torch.equal(
-        as_prefill(scarce), as_prefill(tiny_model("qwen3", Quant.MIXED_32, WeightsMode.PACKED))
-    )
 
 
 @pytest.mark.parametrize("weights", WeightsMode)
