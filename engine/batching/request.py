@@ -28,7 +28,13 @@ MAX_TOP_LOGPROBS = 20
 # Biased tokens of one request.
 MAX_LOGIT_BIAS = 4096
 
+# As the OpenAI API: what is added to a logit; far enough to ban or to force a token, and to overflow nothing.
+MAX_BIAS = 100.0
+
 MAX_TOP_K = 1 << 20
+
+# Logits are divided by it: much less, and they overflow.
+MIN_REPEAT_PENALTY = 0.01
 
 _SEED_BITS = 64
 
@@ -55,9 +61,9 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `typical_p` 1 switch each filter off.
     `repeat_last_n` is how many of the last tokens, prompt included, the three penalties look at: 0 none, -1 as many
-    as allowed. `logit_bias` maps token ids to what is added to their logit, minus infinity to ban. `seed` None is a
-    new one each time. `max_tokens` None runs to the end of the context. `top_logprobs` None asks for no
-    probabilities, a number for the chosen token's and for that many alternatives.
+    as allowed. `logit_bias` maps token ids to what is added to their logit, -100 to 100, or minus infinity to ban.
+    `seed` None is a new one each time. `max_tokens` None runs to the end of the context. `top_logprobs` None asks
+    for no probabilities, a number for the chosen token's and for that many alternatives.
 
     Raises InvalidRequest naming the field.
     """
@@ -85,7 +91,7 @@ class SamplingParams:
         _check_range("top_p", self.top_p, 0.0, 1.0)
         _check_range("min_p", self.min_p, 0.0, 1.0)
         _check_range("typical_p", self.typical_p, 0.0, 1.0)
-        _check_range("repeat_penalty", self.repeat_penalty, 0.0, 100.0, above_low=True)
+        _check_range("repeat_penalty", self.repeat_penalty, MIN_REPEAT_PENALTY, 100.0)
         _check_range("repeat_last_n", self.repeat_last_n, -1, MAX_REPEAT_LAST_N)
         _check_range("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _check_range("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
@@ -134,9 +140,13 @@ class SamplingParams:
                 param="logit_bias",
             )
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias) or bias == math.inf:
+            if token < 0:
+                raise InvalidRequest(f"logit_bias names token {token}: ids start at 0", param="logit_bias")
+            if bias != -math.inf and not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise InvalidRequest(
-                    f"logit_bias of token {token} is {bias}: give a number", param="logit_bias"
+                    f"logit_bias of token {token} is {bias:g}: it must be {-MAX_BIAS:g} to {MAX_BIAS:g}, or false to "
+                    "ban the token",
+                    param="logit_bias",
                 )
 
 
@@ -296,15 +306,11 @@ class Failed:
 Event = Started | Progress | Token | Finished | Failed
 
 
-def _check_range(
-    name: str, value: float, low: float | None, high: float | None, *, above_low: bool = False
-) -> None:
-    too_low = low is not None and (value <= low if above_low else value < low)
-    if too_low or (high is not None and value > high) or math.isnan(value):
-        least = "" if low is None else f"more than {low:g}" if above_low else f"at least {low:g}"
-        most = "" if high is None else f"at most {high:g}"
-        allowed = " and ".join(part for part in (least, most) if part)
-        raise InvalidRequest(f"{name} is {value:g}: it must be {allowed}", param=name)
+def _check_range(name: str, value: float, low: float, high: float | None) -> None:
+    # Asked so that NaN is outside.
+    if not value >= low or (high is not None and not value <= high):
+        most = "" if high is None else f" and at most {high:g}"
+        raise InvalidRequest(f"{name} is {value:g}: it must be at least {low:g}{most}", param=name)
 
 
 def _ratio(over: float, under: float) -> float:

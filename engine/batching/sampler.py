@@ -83,7 +83,8 @@ class Sampler:
 
     def _draw(self, logits: Floats) -> int:
         ids, values = self._filter(logits)
-        scaled = (values - values.max()).astype(np.float64) / self.params.temperature
+        with np.errstate(over="ignore"):  # at a temperature next to 0: minus infinity is what it means
+            scaled = (values - values.max()).astype(np.float64) / self.params.temperature
         cumulative = np.exp(scaled).cumsum()
         at = int(cumulative.searchsorted(self._random.random() * cumulative[-1], side="right"))
         return int(ids[min(at, len(ids) - 1)])

@@ -7,6 +7,9 @@ from typing import Any
 
 from engine.errors import InvalidRequest
 
+# Of any field; seeds are the largest in use.
+MAX_INTEGER_BITS = 64
+
 
 class Fields:
     """One JSON object. A field that is null counts as absent, as clients mean it; unknown fields are ignored."""
@@ -48,9 +51,11 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, float) and value.is_integer():
-            return int(value)
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(name, "an integer", value)
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise self.wrong(name, "an integer of a usable size", value)
         return value
 
     def number(self, name: str, default: float) -> float:

@@ -174,7 +174,12 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
             amount = -math.inf
         if isinstance(amount, bool) or not isinstance(amount, int | float):
             raise InvalidRequest(f"logit_bias of token {token} must be a number or false", param="logit_bias")
-        bias[token] = float(amount)
+        try:
+            bias[token] = float(amount)
+        except OverflowError:
+            raise InvalidRequest(
+                f"logit_bias of token {token} must be a number of a usable size", param="logit_bias"
+            ) from None
     return bias
 
 

@@ -16,6 +16,7 @@ from engine.errors import InvalidRequest
         ("min_p", -0.5),
         ("typical_p", 2.0),
         ("repeat_penalty", 0.0),
+        ("repeat_penalty", 1e-38),
         ("repeat_last_n", -2),
         ("repeat_last_n", 1 << 20),
         ("presence_penalty", 1000.0),
@@ -27,12 +28,21 @@ from engine.errors import InvalidRequest
         ("stop", ("x",) * 65),
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {1: math.inf}),
+        ("logit_bias", {1: math.nan}),
+        ("logit_bias", {1: 1e308}),
+        ("logit_bias", {1: 100.5}),
+        ("logit_bias", {1: -101.0}),
     ],
 )
 def test_a_field_out_of_range_is_refused_by_name(field, value):
     with pytest.raises(InvalidRequest, match=field if field != "stop" else "stop") as caught:
         SamplingParams(**{field: value})
     assert caught.value.param == field
+
+
+def test_a_bias_may_reach_openais_limits_and_a_ban_goes_beyond():
+    bias = {1: 100.0, 2: -100.0, 3: -math.inf}
+    assert SamplingParams(logit_bias=bias).logit_bias == bias
 
 
 def test_defaults_are_llama_servers():

@@ -40,6 +40,26 @@ def test_a_row_that_is_not_a_number_fails_alone():
     assert result[2].token_id == 1
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1e-308},
+        {"temperature": 100.0},
+        {"repeat_penalty": 0.01},
+        {"repeat_penalty": 100.0, "presence_penalty": 100.0, "frequency_penalty": 100.0},
+        {"min_p": 1e-320, "top_k": 0},
+        {"top_p": 1e-320, "typical_p": 1e-320, "min_p": 0.0, "top_k": 0},
+        {"logit_bias": {0: 100.0, 1: -100.0, 2: -math.inf}},
+    ],
+    ids=str,
+)
+def test_no_setting_at_its_limit_overflows(settings):
+    row = np.random.default_rng(1).standard_normal(5000, dtype=np.float32) * 30
+    sampler = Sampler(SamplingParams(seed=1, **settings))
+    # A warning would be an error here.
+    assert 0 <= sampler.sample(row, [1, 2, 3, 3]).token_id < 5000
+
+
 @pytest.mark.parametrize("size", [5, 1024, 2048, 5000, 151936])
 def test_top_k_is_torchs(size):
     row = torch.randn(size, generator=torch.Generator().manual_seed(size))
