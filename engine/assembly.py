@@ -21,7 +21,7 @@ import torch
 from engine.batching.loop import EngineLoop
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
-from engine.errors import BatonError
+from engine.errors import BatonError, HostError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
 from engine.handoff.channel import CourierConfig
@@ -56,14 +56,15 @@ OnProgress = Callable[[int, int], None]
 class DecodeEngine:
     """A loop that runs, and what the endpoint needs of it.
 
-    `client` is None without a worker; `listen_port` is where a worker may call, where it may.
+    `client` is None without a worker; `listen_port` is where a worker may call, where it may. `fingerprint` is what a
+    worker has to trust; without one it may be None, on a computer that can keep no key.
     """
 
     backend: Backend
     loop: EngineLoop
     client: PrefillClient | None
     listen_port: int | None
-    fingerprint: str
+    fingerprint: str | None
     ahead: _PrefillForm
 
     def close(self) -> None:
@@ -133,16 +134,16 @@ def open_decode_engine(
 
     `peer_address` is asked for the worker's address once everything else is there; it may wait.
     """
-    identity = Identity.load_or_create(identity_dir(args.identity))
+    has_worker = bool(args.peer or args.listen)
+    fingerprint = _fingerprint(args, needed=has_worker)
     ahead = _PrefillForm(on_progress)
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
-    has_worker = bool(args.peer or args.listen)
     memory = _Memory(loaded.cache, shared=has_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
     client = None
     if has_worker:
-        config = _courier_config(args, loaded, identity, role=Role.DECODE, dial=peer_address())
+        config = _courier_config(args, loaded, role=Role.DECODE, dial=peer_address())
         client = PrefillClient(config, memory.share())
     loop = EngineLoop(
         model=loaded.model,
@@ -164,7 +165,7 @@ def open_decode_engine(
         loop=loop,
         client=client,
         listen_port=listen_port,
-        fingerprint=identity.fingerprint,
+        fingerprint=fingerprint,
         ahead=ahead,
     )
 
@@ -181,7 +182,7 @@ def open_prefill_engine(
     memory = _Memory(loaded.cache, shared=True)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
-    config = _courier_config(args, loaded, identity, role=Role.PREFILL, dial=args.dial)
+    config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
     worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
     return PrefillEngine(
         worker=worker,
@@ -189,6 +190,17 @@ def open_prefill_engine(
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
     )
+
+
+def _fingerprint(args: argparse.Namespace, *, needed: bool) -> str | None:
+    """This computer's. Where there is no worker it is only shown, for one to come, and nothing else depends on it."""
+    try:
+        return Identity.load_or_create(identity_dir(args.identity)).fingerprint
+    except HostError as error:
+        if needed:
+            raise
+        log.info("no worker can be joined to this computer, which goes on alone: %s", error)
+        return None
 
 
 def _on_a_thread_of_its_own(step: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
@@ -279,7 +291,7 @@ def _warm_up(model: Model, pool: SequencePool, *, decode: bool) -> None:
 
 
 def _courier_config(
-    args: argparse.Namespace, loaded: _Loaded, identity: Identity, *, role: Role, dial: str | None
+    args: argparse.Namespace, loaded: _Loaded, *, role: Role, dial: str | None
 ) -> CourierConfig:
     folder = identity_dir(args.identity)
     return CourierConfig(

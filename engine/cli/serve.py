@@ -132,6 +132,8 @@ class _Service:
             return
         print(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", file=sys.stderr)
         print(f'Ask it:  baton chat "Hello" --port {self._server.port}', file=sys.stderr)
+        if engine.fingerprint is None:
+            return
         print(f"This computer's fingerprint: {engine.fingerprint}", file=sys.stderr)
         if engine.listen_port is not None:
             print(
