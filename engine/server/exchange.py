@@ -96,7 +96,7 @@ class Exchange:
         self._prompts = prompts
         self._id = shape.id_prefix + secrets.token_urlsafe(18)
         self._created = int(time.time())
-        self._model = ask.model or backend.model.model_id
+        self._model = backend.model.model_id
         self._inbox: Inbox[_News | _Notice] = Inbox()
         self._choices = [Choice(index=index) for index in range(len(prompts) * ask.n)]
         self._opened: set[int] = set()

@@ -18,14 +18,19 @@ from engine.server.settings import MAX_CHOICES
 # Seeds that llama-server takes for "a new one each time".
 _RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 
+# As the OpenAI API has them. What else a client calls a speaker would reach the model as marks that it never saw.
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+# Characters of a client's own word that an error repeats.
+_SHOWN_CHARS = 40
+
 Prompt = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What chat and text completions have in common. `model` is only repeated in the answer."""
+    """What chat and text completions have in common."""
 
-    model: str | None
     sampling: SamplingParams
     prefill: PrefillChoice
     n: int
@@ -97,8 +102,9 @@ def _common(fields: Fields, n_prompts: int, *, top_logprobs: int | None) -> dict
     if return_tokens and n * n_prompts > 1:
         raise InvalidRequest("return_tokens works with one answer only", param="return_tokens")
     options = Fields(fields.object("stream_options"), inside="stream_options")
+    # Any name is taken, as one model is loaded; the answer names that one.
+    fields.optional_text("model")
     return {
-        "model": fields.optional_text("model"),
         "sampling": _sampling(fields, top_logprobs),
         "prefill": _prefill(fields),
         "n": n,
@@ -243,17 +249,28 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest(f"{where} must be an object with a role and a content", param=where)
     fields = Fields(message, inside=where)
-    if fields.optional_text("role") is None:
+    role = fields.optional_text("role")
+    if role is None:
         raise InvalidRequest(f"{where} has no role", param=f"{where}.role")
-    fields.items("tool_calls")
-    return message | {"content": _content(fields)}
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"{where}.role is {role[:_SHOWN_CHARS]!r}: it must be one of {', '.join(ROLES)}",
+            param=f"{where}.role",
+        )
+    calls = fields.items("tool_calls")
+    return message | {"content": _content(fields, may_miss=role == "assistant" and bool(calls))}
 
 
-def _content(fields: Fields) -> str:
+def _content(fields: Fields, *, may_miss: bool) -> str:
     """The message's text; parts are joined by line breaks, as llama-server does."""
     value = fields.raw("content")
-    if value is None:
+    if value is None and may_miss:
         return ""
+    if value in (None, []):
+        raise InvalidRequest(
+            f"{fields.path('content')} is missing: only an assistant's message with tool_calls may be without",
+            param=fields.path("content"),
+        )
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -276,10 +293,22 @@ def _tools(fields: Fields) -> tuple[dict[str, Any], ...]:
         raise InvalidRequest(
             'tool_choice can only be "auto" or "none": a call cannot be forced yet', param="tool_choice"
         )
+    _refuse(fields, "functions", "this older form is not supported: use tools")
     tools = fields.items("tools")
-    if not all(isinstance(tool, dict) for tool in tools):
-        raise InvalidRequest("tools must be a list of objects", param="tools")
+    for index, tool in enumerate(tools):
+        _check_tool(tool, f"tools[{index}]")
     return () if choice == "none" else tuple(tools)
+
+
+def _check_tool(tool: Any, where: str) -> None:
+    if not isinstance(tool, dict):
+        raise InvalidRequest(f"tools must be a list of objects, and {where} is none", param="tools")
+    fields = Fields(tool, inside=where)
+    function = Fields(fields.object("function"), inside=f"{where}.function")
+    if fields.text("type", "") != "function" or not function.text("name", ""):
+        raise InvalidRequest(
+            f'{where} must be of the type "function", with a name in its function', param=where
+        )
 
 
 def _refuse_structure(fields: Fields) -> None:
@@ -294,5 +323,5 @@ def _refuse_structure(fields: Fields) -> None:
 
 
 def _refuse(fields: Fields, name: str, why: str) -> None:
-    if fields.raw(name) not in (None, "", {}):
+    if fields.raw(name) not in (None, "", {}, []):
         raise InvalidRequest(f"{name}: {why}", param=name)

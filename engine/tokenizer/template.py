@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.errors import InvalidRequest, ModelFileError
+from engine.errors import BatonError, InvalidRequest, ModelFileError
 from engine.tokenizer.sandbox import (
     MAX_SOURCE_CHARS,
     TEMPLATE_SYNTAX_ERROR,
@@ -51,6 +51,9 @@ _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 # Templates that write a call's arguments themselves want them parsed; the API carries them as a text of JSON.
 _WANTS_PARSED_ARGUMENTS = re.compile(r"arguments\s*\|\s*(tojson|items|dictsort)|arguments\.items")
 
+# OpenAI's newer word for "system"; few models were taught it.
+_DEVELOPER = "developer"
+
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
@@ -72,6 +75,7 @@ class ChatTemplate:
         except (TEMPLATE_SYNTAX_ERROR, RecursionError, OverflowError) as error:
             raise ModelFileError(f"the model's chat template is not valid: {error}") from None
         self._guards = _Guards(tokenizer.template_tokens)
+        self._knows_developers = _DEVELOPER in source
         self._parses_arguments = _WANTS_PARSED_ARGUMENTS.search(source) is not None
 
     @classmethod
@@ -108,34 +112,61 @@ class ChatTemplate:
 
         Messages are OpenAI's: a `role`, and a `content` that is a text or a list of parts of type "text".
         `variables` are further names for the template, such as `enable_thinking`. Raises InvalidRequest for
-        messages that are not so or that the template refuses, ModelFileError for a template that goes astray.
+        messages that are not so or that the template refuses, and for tools or calls of tools that it would leave out
+        without a word; ModelFileError for a template that goes astray.
         """
         inputs = self._inputs(messages, tools, add_generation_prompt, variables)
         guard = self._free_guard(inputs)
-        text = self._guarded_text(inputs, guard)
+        plain = self._run(inputs)
+        self._check_tools_are_written(inputs, plain)
+        text = self._guarded_text(inputs, guard, plain)
         bos_id = self._tokenizer.bos_id
         has_bos = bos_id is not None and text.startswith(self._tokenizer.token_text(bos_id))
         return self._tokenizer.encode_guarded(text, guard=guard, add_bos=not has_bos)
 
-    def _guarded_text(self, inputs: Mapping[str, Any], guard: str) -> str:
+    def _guarded_text(self, inputs: Mapping[str, Any], guard: str, plain: str) -> str:
         """The rendered text with guards wherever a control token in the messages could begin or end.
 
         A template may look for marks such as </think> in a message, and would not see a guarded one. So fewer places
-        are guarded until the text comes out as it would without guards: behind every first character of a control
-        token, then where the second follows too, at last only in whole control tokens.
+        are guarded until the text comes out as it would without guards, as `plain`: behind every first character of a
+        control token, then where the second follows too, at last only in whole control tokens.
         """
-        plain = None
         for n_shared in (1, 2):
             guarded = {
                 name: self._guards.beginnings(value, guard, n_shared) for name, value in inputs.items()
             }
             if guarded == inputs:
-                return self._run(inputs) if plain is None else plain
-            plain = self._run(inputs) if plain is None else plain
+                return plain
             text = self._run(guarded, guard)
             if text.replace(guard, "") == plain:
                 return text
         return self._run({name: self._guards.whole(value, guard) for name, value in inputs.items()}, guard)
+
+    def _check_tools_are_written(self, inputs: Mapping[str, Any], plain: str) -> None:
+        """Refuses tools, and earlier calls of them, that make no difference to the text."""
+        if inputs["tools"] and self._writes_the_same({**inputs, "tools": None}, plain):
+            raise InvalidRequest(
+                "this model's chat template has no place for tools: leave tools out, or use a model made for them",
+                param="tools",
+            )
+        messages = inputs["messages"]
+        if any(message.get("tool_calls") for message in messages):
+            without = [
+                {name: value for name, value in message.items() if name != "tool_calls"}
+                for message in messages
+            ]
+            if self._writes_the_same({**inputs, "messages": without}, plain):
+                raise InvalidRequest(
+                    "this model's chat template has no place for tool_calls: leave them out, or use a model made for "
+                    "tools",
+                    param="messages",
+                )
+
+    def _writes_the_same(self, inputs: Mapping[str, Any], plain: str) -> bool:
+        try:
+            return self._run(inputs) == plain
+        except BatonError:  # a template that minds has a place for it
+            return False
 
     def _free_guard(self, inputs: Mapping[str, Any]) -> str:
         texts = [self.source, *_texts(inputs)]
@@ -169,6 +200,8 @@ class ChatTemplate:
                 f"messages[{index}].role must be a word such as user or assistant", param="messages"
             )
         shaped = {name: value for name, value in message.items() if value is not None or name == "content"}
+        if role == _DEVELOPER and not self._knows_developers:
+            shaped["role"] = "system"
         calls = shaped.get("tool_calls")
         shaped["content"] = _content(message.get("content"), index, may_miss=bool(calls))
         if calls and self._parses_arguments:

@@ -43,8 +43,8 @@ class LineTemplate:
 
     def encode(self, messages, *, tools=None, add_generation_prompt=True, variables=None):
         self.given = {"tools": tools, "variables": variables}
-        if any(message["role"] == "wizard" for message in messages):
-            raise InvalidRequest("the template knows no wizard", param="messages")
+        if any("abracadabra" in message["content"] for message in messages):
+            raise InvalidRequest("the template knows no magic", param="messages")
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
         return list((text + ("assistant: " if add_generation_prompt else "")).encode())
 

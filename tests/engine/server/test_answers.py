@@ -235,7 +235,9 @@ def test_a_failed_step_is_an_ordinary_error_before_the_first_chunk(stream, caplo
         (b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, ""),
         (b"[1]", 400, "must be a JSON object"),
         (b"", 400, "not valid JSON"),
-        (b'{"messages": [{"role": "wizard"}]}', 400, "no wizard"),
+        (b'{"messages": [{"role": "wizard", "content": "x"}]}', 400, "'wizard'"),
+        (b'{"messages": [{"role": "user"}]}', 400, "content is missing"),
+        (b'{"messages": [{"role": "user", "content": "abracadabra"}]}', 400, "the template knows no magic"),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, ""),
     ],
 )
@@ -277,9 +279,12 @@ def test_unknown_paths_and_methods_are_errors_in_the_same_shape():
         assert response.json()["error"]["message"] == "GET is not allowed here"
 
 
-def test_any_model_name_is_taken_and_repeated():
+def test_any_model_name_is_taken_and_the_loaded_one_is_named():
     with stand() as s:
-        assert s.chat(model="gpt-4o").json()["model"] == "gpt-4o"
+        assert s.chat(model="gpt-4o").json()["model"] == "fake"
+        assert s.complete(model="gpt-4o").json()["model"] == "fake"
+        chunks = events(s.chat(model="gpt-4o", stream=True))[:-1]
+        assert {chunk["model"] for chunk in chunks} == {"fake"}
 
 
 def test_a_mistake_of_ours_is_said_without_details(caplog):

@@ -100,16 +100,45 @@ def test_what_completions_cannot_do_is_said(field, value):
         ({"messages": "hi"}, "a list, not a string"),
         ({"messages": ["hi"]}, r"messages\[0\] must be an object"),
         ({"messages": [{"content": "x"}]}, r"messages\[0\] has no role"),
+        (
+            {"messages": [{"role": "wizard", "content": "x"}]},
+            r"messages\[0\].role is 'wizard': .* user, assistant",
+        ),
+        ({"messages": [{"role": "User", "content": "x"}]}, "is 'User'"),
+        ({"messages": [*HELLO, {"role": "user"}]}, r"messages\[1\].content is missing"),
+        ({"messages": [{"role": "user", "content": None}]}, "content is missing"),
+        ({"messages": [{"role": "user", "content": []}]}, "content is missing"),
+        ({"messages": [{"role": "assistant", "tool_calls": []}]}, "content is missing"),
+        ({"messages": [{"role": "user", "tool_calls": [{"id": "1"}]}]}, "content is missing"),
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content must be a string"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
         ({"top_logprobs": 3}, "needs logprobs"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [1]}, "list of objects"),
+        ({"tools": [{"function": {"name": "f"}}]}, r'tools\[0\] must be of the type "function"'),
+        ({"tools": [{"type": "function", "function": {}}]}, "with a name"),
+        ({"functions": [{"name": "f"}]}, "use tools"),
     ],
 )
 def test_what_chats_cannot_do_is_said(fields, wanted):
     with pytest.raises(InvalidRequest, match=wanted):
         chat(**fields)
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_the_apis_roles_are_taken(role):
+    messages = [{"role": role, "content": ""}]
+    assert chat(messages=messages).messages == tuple(messages)
+
+
+def test_a_wrong_message_is_found_by_its_param():
+    for message, param in (
+        ({"role": "wizard"}, "messages[1].role"),
+        ({"role": "user"}, "messages[1].content"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            chat(messages=[*HELLO, message])
+        assert caught.value.param == param
 
 
 def test_the_first_limit_in_use_counts():

@@ -285,6 +285,51 @@ def test_unfit_messages_are_refused(messages, message):
     assert caught.value.param == "messages"
 
 
+CALL = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+TALK_WITH_A_CALL = [
+    *user("How is it?"),
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "sunny"},
+]
+
+
+def test_tools_that_a_template_would_leave_out_are_refused(real):
+    _, template = real
+    written = "weather" in template.render(user("a"), tools=TOOLS)
+    if written:
+        assert template.encode(user("a"), tools=TOOLS) != template.encode(user("a"))
+    else:
+        with pytest.raises(InvalidRequest, match="no place for tools") as caught:
+            template.encode(user("a"), tools=TOOLS)
+        assert caught.value.param == "tools"
+
+
+def test_templates_without_a_place_for_tools_say_so():
+    for messages, options, param in (
+        (user("a"), {"tools": TOOLS}, "tools"),
+        (TALK_WITH_A_CALL, {}, "messages"),
+    ):
+        with pytest.raises(InvalidRequest, match="has no place for tool") as caught:
+            CHATML.encode(messages, **options)
+        assert caught.value.param == param
+
+
+def test_a_template_with_a_place_for_tools_gets_them():
+    source = (
+        "{% if not tools %}{{ raise_exception('tools are needed') }}{% endif %}{{ tools[0].function.name }}"
+        "{% for m in messages %}{{ m.tool_calls[0].function.name if m.tool_calls else m.content }}{% endfor %}"
+    )
+    template = ChatTemplate(source, TOKENIZER)
+    assert TOKENIZER.decode(template.encode(TALK_WITH_A_CALL, tools=TOOLS)) == "weatherHow is it?weathersunny"
+
+
+def test_a_developer_is_the_system_where_a_template_knows_no_developers():
+    talk = [{"role": "developer", "content": "Be brief."}]
+    assert CHATML.render(talk).startswith("<|im_start|>system\n")
+    knowing = ChatTemplate("{% if messages[0].role == 'developer' %}yes{% endif %}", TOKENIZER)
+    assert knowing.render(talk) == "yes"
+
+
 def test_a_templates_own_refusal_is_passed_on():
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", TOKENIZER)
     with pytest.raises(InvalidRequest, match="refuses: roles must alternate"):
