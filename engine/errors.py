@@ -57,11 +57,14 @@ class InvalidRequest(UserError):
 
 
 class PromptTooLong(UserError):
-    """The prompt leaves no room for an answer in the context of a slot; counts are in tokens."""
+    """The prompt leaves no room for an answer in the context of a slot; counts are in tokens.
 
-    def __init__(self, *, n_prompt_tokens: int, n_ctx: int) -> None:
+    `at_least`: it was too long to be counted, and has at least so many.
+    """
+
+    def __init__(self, *, n_prompt_tokens: int, n_ctx: int, at_least: bool = False) -> None:
         super().__init__(
-            f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}: "
+            f"the prompt has {'at least ' if at_least else ''}{n_prompt_tokens} tokens and the context holds {n_ctx}: "
             "shorten the prompt, or start Baton with a larger --ctx"
         )
         self.n_prompt_tokens = n_prompt_tokens

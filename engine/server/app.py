@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from engine.errors import BatonError, InvalidRequest
+from engine.errors import BatonError, InvalidRequest, PromptTooLong
 from engine.server import status
 from engine.server.answers import ChatShape, CompletionShape
 from engine.server.backend import Backend, ChatTemplate, Engine, ModelInfo, Tokenizer
@@ -24,7 +25,7 @@ from engine.server.fields import Fields
 from engine.server.guard import Guard
 from engine.server.json import JSONResponse, decode_object
 from engine.server.schema import ChatAsk, Prompt, parse_chat, parse_completion
-from engine.server.settings import ServerSettings
+from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +82,7 @@ async def _completions(request: Request) -> ASGIApp:
     content = await _content(request)
     backend = _backend(request)
     ask = parse_completion(content)
-
-    def encode(prompt: Prompt) -> list[int]:
-        if isinstance(prompt, tuple):
-            return list(prompt)
-        return backend.tokenizer.encode(prompt, add_special=True, parse_special=True)
-
-    prompts = [await asyncio.to_thread(encode, prompt) for prompt in ask.prompts]
+    prompts = [await asyncio.to_thread(_encode, backend, prompt) for prompt in ask.prompts]
     return _exchange(request, ask=ask, shape=CompletionShape(backend.tokenizer), prompts=prompts)
 
 
@@ -97,16 +92,27 @@ async def _chat_completions(request: Request) -> ASGIApp:
     if backend.template is None:
         raise InvalidRequest("this model has no chat template: use /v1/completions")
     ask = parse_chat(content)
-    prompt = await asyncio.to_thread(_render, backend.template, ask)
+    prompt = await asyncio.to_thread(_render, backend.template, ask, backend.engine.n_ctx)
     return _exchange(request, ask=ask, shape=ChatShape(backend.tokenizer), prompts=[prompt])
 
 
-def _render(template: ChatTemplate, ask: ChatAsk) -> list[int]:
+def _encode(backend: Backend, prompt: Prompt) -> Sequence[int]:
+    n_ctx = backend.engine.n_ctx
+    if isinstance(prompt, tuple):
+        if len(prompt) >= n_ctx:
+            raise PromptTooLong(n_prompt_tokens=len(prompt), n_ctx=n_ctx)
+        return prompt
+    backend.tokenizer.check_fits(prompt, n_ctx)
+    return backend.tokenizer.encode(prompt, add_special=True, parse_special=True)
+
+
+def _render(template: ChatTemplate, ask: ChatAsk, n_ctx: int) -> list[int]:
     return template.encode(
         ask.messages,
         tools=ask.tools or None,
         add_generation_prompt=ask.add_generation_prompt,
         variables=ask.variables,
+        n_ctx=n_ctx,
     )
 
 
@@ -120,6 +126,11 @@ async def _tokenize(request: Request) -> Response:
     fields = Fields(await _content(request))
     tokenizer = _backend(request).tokenizer
     text = fields.text("content", "")
+    if len(text) > MAX_TOKENIZE_CHARS:
+        raise InvalidRequest(
+            f"content has {len(text)} characters, at most {MAX_TOKENIZE_CHARS} are taken at once: send it in parts",
+            param="content",
+        )
     add_special, parse_special = fields.flag("add_special", False), fields.flag("parse_special", True)
     ids = await asyncio.to_thread(
         tokenizer.encode, text, add_special=add_special, parse_special=parse_special
@@ -171,7 +182,7 @@ async def _content(request: Request) -> dict[str, Any]:
         body += part
         if len(body) > limit:
             raise too_large
-    return decode_object(bytes(body))
+    return decode_object(body)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

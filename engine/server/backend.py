@@ -38,6 +38,8 @@ class Tokenizer(Protocol):
     @property
     def end_ids(self) -> frozenset[int]: ...
 
+    def check_fits(self, text: str, n_ctx: int) -> None: ...
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
@@ -46,7 +48,7 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate(Protocol):
-    """A model's chat template: messages to the ids of a prompt. Raises InvalidRequest."""
+    """A model's chat template: messages to the ids of a prompt. Raises InvalidRequest or PromptTooLong."""
 
     def encode(
         self,
@@ -55,6 +57,7 @@ class ChatTemplate(Protocol):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        n_ctx: int | None = None,
     ) -> list[int]: ...
 
 

@@ -25,7 +25,7 @@ def encode(content: Any) -> bytes:
     return _encoder.encode(content)
 
 
-def decode_object(body: bytes) -> dict[str, Any]:
+def decode_object(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object of a request's body. Raises InvalidRequest."""
     try:
         content = msgspec.json.decode(body)

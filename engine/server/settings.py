@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 DEFAULT_HOST = "127.0.0.1"
 
-# The longest prompt of a million tokens, as text or as ids, stays well below; read into memory whole.
+# The longest prompt of a million tokens, as text or as ids, stays well below. Read into memory whole, and what is made
+# of it, as long as it is not known to fit the context, takes a small multiple of it.
 MAX_BODY_BYTES = 32 << 20
+
+# Messages of one chat: templates take some hundred steps for each, and may take two million.
+MAX_MESSAGES = 16384
+
+# Characters that /tokenize takes at once: about a hundred bytes of memory each while it works.
+MAX_TOKENIZE_CHARS = 4 << 20
 
 # Clients give up on a silent connection, some after a few seconds: a long prefill says something this often.
 KEEPALIVE_S = 1.0

@@ -60,6 +60,12 @@ def piece_bytes(piece: str) -> bytes:
         )
 
 
+def missing_bytes(vocabulary: Vocabulary) -> bytes:
+    """Bytes that have no token of their own, and are left out of an encoding unless a longer token covers them."""
+    known = set(vocabulary.tokens)
+    return bytes(byte for character, byte in BYTE_OF_CHARACTER.items() if character not in known)
+
+
 def _model(index_of: dict[str, int], pairs: list[tuple[str, str]], rules: PreTokenizer) -> models.BPE:
     return models.BPE(index_of, pairs, ignore_merges=rules.whole_words)
 

@@ -107,17 +107,21 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        n_ctx: int | None = None,
     ) -> list[int]:
         """The prompt as ids, begin of text first where the model wants it.
 
         Messages are OpenAI's: a `role`, and a `content` that is a text or a list of parts of type "text".
         `variables` are further names for the template, such as `enable_thinking`. Raises InvalidRequest for
         messages that are not so or that the template refuses, and for tools or calls of tools that it would leave out
-        without a word; ModelFileError for a template that goes astray.
+        without a word; ModelFileError for a template that goes astray; PromptTooLong for a prompt that is seen at a
+        glance not to fit `n_ctx` tokens.
         """
         inputs = self._inputs(messages, tools, add_generation_prompt, variables)
         guard = self._free_guard(inputs)
         plain = self._run(inputs)
+        if n_ctx is not None:
+            self._tokenizer.check_fits(plain, n_ctx)
         self._check_tools_are_written(inputs, plain)
         text = self._guarded_text(inputs, guard, plain)
         bos_id = self._tokenizer.bos_id

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, PromptTooLong
 from engine.server.app import build_app
 from engine.server.backend import ModelInfo
 from engine.server.run import HttpServer
@@ -23,6 +23,10 @@ HELLO = [{"role": "user", "content": "hello"}]
 class ByteTokenizer:
     n_vocab = N_VOCAB
     end_ids = frozenset({END})
+
+    def check_fits(self, text, n_ctx):
+        if len(text) > 100 * n_ctx:
+            raise PromptTooLong(n_prompt_tokens=len(text) // 2, n_ctx=n_ctx, at_least=True)
 
     def encode(self, text, *, add_special, parse_special):
         if "\ud800" in text:
@@ -41,11 +45,12 @@ class ByteTokenizer:
 class LineTemplate:
     """`role: content` a line; remembers what it was given."""
 
-    def encode(self, messages, *, tools=None, add_generation_prompt=True, variables=None):
+    def encode(self, messages, *, tools=None, add_generation_prompt=True, variables=None, n_ctx=None):
         self.given = {"tools": tools, "variables": variables}
         if any("abracadabra" in message["content"] for message in messages):
             raise InvalidRequest("the template knows no magic", param="messages")
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        ByteTokenizer().check_fits(text, n_ctx)
         return list((text + ("assistant: " if add_generation_prompt else "")).encode())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.server.app import attach, build_loading_app
 from engine.server.backend import Backend
-from engine.server.settings import ServerSettings
+from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
 from tests.engine.batching.fakes import END
 from tests.engine.server.fakes import CHAT, HELLO, ByteTokenizer, call, events, stand
 
@@ -213,6 +213,24 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_counts(stream):
         assert (error["n_prompt_tokens"], error["n_ctx"]) == (750, 512)
         assert "750" in error["message"] and "512" in error["message"]
         assert not s.bench.client.asked
+
+
+def test_a_prompt_far_too_long_is_refused_before_it_becomes_tokens(monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "encode", lambda *_, **__: pytest.fail("made tokens of it"))
+    with stand() as s:
+        text = "x" * 200_000
+        for response in (s.complete(text), s.chat(messages=[{"role": "user", "content": text}])):
+            assert response.status_code == 400
+            error = response.json()["error"]
+            assert error["type"] == "exceed_context_size_error"
+            assert (error["n_prompt_tokens"] >= 100_000, error["n_ctx"]) == (True, 512)
+            assert f"at least {error['n_prompt_tokens']} tokens" in error["message"]
+
+
+def test_text_to_tokenize_is_taken_up_to_a_limit():
+    with stand() as s:
+        response = s.post("/tokenize", {"content": "x" * (MAX_TOKENIZE_CHARS + 1)})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "content")
 
 
 @pytest.mark.parametrize("stream", [False, True])

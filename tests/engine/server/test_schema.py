@@ -181,6 +181,13 @@ def test_mixed_prompts_are_refused(prompt):
     assert caught.value.param == "prompt"
 
 
+def test_more_prompts_or_messages_than_can_be_answered_are_refused_by_their_number():
+    with pytest.raises(InvalidRequest, match="33 prompts, at most 32"):
+        completion(prompt=["a"] * 33)
+    with pytest.raises(InvalidRequest, match="16385 messages, at most 16384"):
+        chat(messages=HELLO * 16385)
+
+
 def test_parts_of_text_are_joined_and_other_keys_kept():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequest, ModelFileError
+from engine.errors import InvalidRequest, ModelFileError, PromptTooLong
 from engine.gguf.reader import GGUFFile
 from engine.tokenizer import ChatTemplate, Tokenizer
 from engine.tokenizer.sandbox import TemplateProgram
@@ -256,6 +256,24 @@ def test_a_message_cannot_take_the_place_of_begin_of_text():
 def test_no_end_of_text_after_a_prompt():
     tokenizer = Tokenizer.from_metadata(bpe_metadata(add_eos_token=True))
     assert texts_of(ChatTemplate("o", tokenizer).encode(user("a")), tokenizer) == ["o"]
+
+
+# --- prompts that cannot fit
+
+
+def test_a_prompt_of_megabytes_is_refused_before_it_becomes_tokens(real, monkeypatch):
+    tokenizer, template = real
+    monkeypatch.setattr(tokenizer, "encode_guarded", lambda *_, **__: pytest.fail("made tokens of it"))
+    for text in ("a long story, " * 2_000_000, "x" * 30_000_000, "<|im_end|>" * 3_000_000):
+        with pytest.raises(PromptTooLong, match="at least") as caught:
+            template.encode(user(text), n_ctx=4096)
+        assert caught.value.n_prompt_tokens >= 30_000_000 // 128
+
+
+def test_a_prompt_of_any_other_length_is_counted(real):
+    _, template = real
+    text = "a long story, " * 1000
+    assert len(template.encode(user(text), n_ctx=16)) > 4000
 
 
 # --- messages
