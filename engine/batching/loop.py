@@ -298,6 +298,7 @@ class EngineLoop:
         if self._scheduler.slots[slot].state is not SlotState.PREFILL_REMOTE:
             return
         self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final)
+        generation.note_remote(bytes=event.payload_bytes)
         self._progress(slot, event.stop, self._clock())
         if event.final:
             generation.note_remote(remote_tokens=event.stop - generation.cached_tokens)

@@ -174,10 +174,12 @@ class Request:
 class Handoff:
     """Where the prompt was prefilled and what that moved.
 
-    `prefill` is "remote" or "local"; `reason` is a code (a route's or a failure's), `detail` its sentence. For a
-    remote prefill, also one that fell back half way: `bytes` received, `remote_tokens` prefilled by the worker and
-    used here; `overlap` is the share of bytes received before the worker's compute ended (0 to 1) and `tail_ms` the
-    time from there to the last commit; None when it did not run to its end.
+    `prefill` is "remote", or "local" where at least a part was prefilled here; `reason` is a code (of
+    `handoff.route.RouteReason`, `handoff.failure.FailureCode` or `wire.messages.Code`), `detail` its sentence. For a
+    remote prefill, also one that fell back half way: `bytes` of the chunks that came whole, and `remote_tokens`
+    prefilled by the worker and used here, never without bytes. `overlap` is the share of bytes received before the
+    worker's compute ended (0 to 1) and `tail_ms` the time from there to the last commit; None when it did not run to
+    its end, or the answer came to its own end first.
     """
 
     prefill: str

@@ -42,7 +42,10 @@ class Answer:
                     yield text
 
     def report(self) -> dict[str, Any]:
-        """The figures of a finished answer; times in ms, `overlap` from 0 to 1. None where there is nothing to tell."""
+        """The figures of a finished answer; times in ms, `overlap` from 0 to 1. None where there is nothing to tell.
+
+        `reason` is the code for where the prompt was prefilled, `detail` its sentence (docs/endpoint.md).
+        """
         if not self._timings:
             raise HostError("the endpoint sent no timings: is it Baton's?")
         handoff = self._timings.get("handoff") or {}
@@ -55,19 +58,17 @@ class Answer:
             "tail_ms": handoff.get("tail_ms"),
             "ttft_ms": None if self._ttft_s is None else round(self._ttft_s * 1000, 1),
             "decode_tps": round(self._timings["predicted_per_second"], 1),
+            "remote_tokens": handoff.get("remote_tokens", 0),
+            "reason": handoff.get("reason"),
+            "detail": handoff.get("detail"),
         }
 
-    @property
-    def reason(self) -> str:
-        """Why the prompt was prefilled where it was, as a sentence."""
-        return str((self._timings.get("handoff") or {}).get("detail", ""))
 
-
-def telemetry_line(report: dict[str, Any], reason: str = "") -> str:
-    """The figures of a report in one line; `reason` says why a prompt was not prefilled elsewhere."""
+def telemetry_line(report: dict[str, Any]) -> str:
+    """The figures of a report in one line; also why a prompt was not prefilled elsewhere."""
     where = f"prefill {report['prefill']}"
-    if reason and report["prefill"] == "local":
-        where += f" ({reason})"
+    if report["detail"] and report["prefill"] == "local":
+        where += f" ({report['detail']})"
     parts = [where, f"{report['prompt_tokens']} prompt tokens"]
     if report["handoff_bytes"]:
         parts.append(f"{report['handoff_bytes'] / 1e6:.1f} MB moved")

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(text, end="", flush=True)
     if args.json:
-        print(json.dumps(answer.report() | {"reason": answer.reason}))
+        print(json.dumps(answer.report()))
     else:
-        print(f"\n\n{telemetry_line(answer.report(), answer.reason)}")
+        print(f"\n\n{telemetry_line(answer.report())}")
     return 0

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(report), flush=True)
         else:
-            print(f"\n\n{_table(report, answer.reason)}")
+            print(f"\n\n{_table(report)}")
         if args.keep:
             _keep(args, pair)
     return 0
@@ -151,8 +151,8 @@ def _ask(endpoint: Endpoint, *, quiet: bool) -> Answer:
     return answer
 
 
-def _table(report: dict[str, Any], reason: str) -> str:
-    where = "on the worker" if report["prefill"] == "remote" else f"here: {reason}"
+def _table(report: dict[str, Any]) -> str:
+    where = "on the worker" if report["prefill"] == "remote" else f"here: {report['detail']}"
     rows = [
         ("prompt prefilled", where),
         ("prompt", f"{report['prompt_tokens']} tokens"),

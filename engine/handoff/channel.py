@@ -84,7 +84,7 @@ class LinkUp(Message, frozen=True):
 
 
 class LinkDown(Message, frozen=True):
-    """`code` says why in a word; after it nothing of this link will touch memory."""
+    """`code` is a FailureCode's or a wire Code's; after it nothing of this link will touch memory."""
 
     link: int
     code: str
@@ -123,10 +123,13 @@ class AskProgressed(Message, frozen=True):
 
 
 class AskCommitted(Message, frozen=True):
+    """`payload_bytes` are of all chunks of the request that are committed by now."""
+
     request: int
     first: int
     stop: int
     final: bool
+    payload_bytes: int
 
 
 class AskFinished(Message, frozen=True):
@@ -141,6 +144,8 @@ class AskFinished(Message, frozen=True):
 
 
 class AskFailed(Message, frozen=True):
+    """`code` is a FailureCode's or a wire Code's."""
+
     request: int
     code: str
     message: str

@@ -23,12 +23,16 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for."""
+    """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for.
+
+    `payload_bytes` are of everything committed for the request by now.
+    """
 
     request_id: int
     first: int
     stop: int
     final: bool
+    payload_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,10 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """No more commits will come, for the reason given; `Released` follows."""
+    """No more commits will come, for the reason given; `Released` follows.
+
+    `code` is a `handoff.failure.FailureCode` or a `wire.messages.Code`, as text.
+    """
 
     request_id: int
     code: str

@@ -24,7 +24,8 @@ import msgspec
 
 from engine.errors import BatonError, PeerError, PeerLost, PeerUntrusted, ProcessFailed, ProtocolError
 from engine.handoff import channel as ch
-from engine.handoff.link import ClientLink, Going, Link, WorkerLink, describe
+from engine.handoff.failure import FailureCode, Going
+from engine.handoff.link import ClientLink, Link, WorkerLink, describe
 from engine.handoff.shared import SharedMemory
 from engine.handoff.transport import (
     CONTROL_PROTOCOL,
@@ -130,7 +131,7 @@ class Courier:
             try:
                 listener = listen(address)
             except PeerError as error:
-                self._emit(ch.LinkDown(link=0, code="listen", message=str(error)))
+                self._emit(ch.LinkDown(link=0, code=FailureCode.CANNOT_LISTEN, message=str(error)))
                 return
             self._emit(ch.Listening(port=listener.getsockname()[1]))
             threading.Thread(target=self._accept, args=(listener,), name="listener", daemon=True).start()
@@ -176,7 +177,12 @@ class Courier:
                     return
                 text = "the link to the worker has just ended"
                 self._emit(
-                    ch.AskFailed(request=message.request, code="lost", message=text, committed=message.first)
+                    ch.AskFailed(
+                        request=message.request,
+                        code=FailureCode.PEER_LOST,
+                        message=text,
+                        committed=message.first,
+                    )
                 )
                 self._emit(ch.AskReleased(request=message.request))
             case ch.CancelAsk():

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 
 from engine.cache.spec import Landing
-from engine.errors import BatonError, PeerError, PeerLost, ProtocolError
+from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
+from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing
 from engine.wire.client import (
@@ -170,21 +171,13 @@ class Link:
         raise NotImplementedError
 
 
-class Going(PeerLost):
-    """This computer ends the link itself; the message goes to the other one, and speaks of this one as `it`."""
-
-
 def describe(error: BaseException) -> tuple[str, str]:
-    """A word for why, and a sentence."""
-    code = getattr(error, "code", None)
-    if isinstance(code, Code):
+    """Why a link ended: a code, and a sentence."""
+    code = failure_code(error)
+    if code is not FailureCode.INTERNAL:
         return code.value, str(error)
-    if isinstance(error, ProtocolError):
-        return Code.PROTOCOL.value, str(error)
-    if isinstance(error, BatonError):
-        return type(error).__name__, str(error)
     log.error("a link ended by a fault of ours", exc_info=error)
-    return "internal", f"an internal error ended the connection: {type(error).__name__}"
+    return code.value, f"an internal error ended the connection: {type(error).__name__}"
 
 
 class ClientLink(Link):
@@ -233,7 +226,9 @@ class ClientLink(Link):
     def ask(self, ask: ch.Ask) -> None:
         with self._lock:
             if self._ending or len(self._receivers) < max(1, self.n_streams):
-                self._give_up(ask.request, "lost", "the link to the worker has just ended", ask.first)
+                self._give_up(
+                    ask.request, FailureCode.PEER_LOST, "the link to the worker has just ended", ask.first
+                )
                 return
             try:
                 self._connection.request(
@@ -245,7 +240,7 @@ class ClientLink(Link):
                     landings=ask.landings,
                 )
             except ValueError as error:
-                self._give_up(ask.request, "internal", str(error), ask.first)
+                self._give_up(ask.request, FailureCode.INTERNAL, str(error), ask.first)
                 return
         self._control.wake()
         threading.Thread(target=self._prefault, args=(ask.landings,), name="prefault", daemon=True).start()
@@ -263,7 +258,7 @@ class ClientLink(Link):
                 if at < n_bytes:
                     self._memory.prefault(offset + at, min(_PREFAULT_BYTES, n_bytes - at))
 
-    def _give_up(self, request: int, code: str, message: str, committed: int) -> None:
+    def _give_up(self, request: int, code: FailureCode, message: str, committed: int) -> None:
         self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
         self._emit(ch.AskReleased(request=request))
 
@@ -284,7 +279,11 @@ class ClientLink(Link):
                 case ChunkCommitted():
                     self._emit(
                         ch.AskCommitted(
-                            request=event.request, first=event.first, stop=event.stop, final=event.final
+                            request=event.request,
+                            first=event.first,
+                            stop=event.stop,
+                            final=event.final,
+                            payload_bytes=event.payload_bytes,
                         )
                     )
                 case RequestFinished():
@@ -308,7 +307,9 @@ class ClientLink(Link):
             committed = self._connection.committed(request) or 0
             self._failed.add(request)
             message = "the worker answers, but its prefill has stopped moving"
-            self._emit(ch.AskFailed(request=request, code="stalled", message=message, committed=committed))
+            self._emit(
+                ch.AskFailed(request=request, code=FailureCode.STALLED, message=message, committed=committed)
+            )
             self._connection.cancel(request)
 
     def _abandon(self, down: ch.LinkDown) -> None:

@@ -25,6 +25,7 @@ from engine.handoff.client_events import (
     Released,
 )
 from engine.handoff.courier_process import CourierProcess
+from engine.handoff.failure import FailureCode
 from engine.handoff.shared import SharedMemory
 from engine.handoff.telemetry import HandoffRecord
 
@@ -144,7 +145,7 @@ class PrefillClient:
             case ch.LinkUp():
                 self._link = message.link
             case ch.LinkDown():
-                if message.code == "listen":
+                if message.code == FailureCode.CANNOT_LISTEN:
                     self._failure = message.message
                     self._heard_of_listening.set()
                 if message.link == self._link:
@@ -163,6 +164,7 @@ class PrefillClient:
                         first=message.first,
                         stop=message.stop,
                         final=message.final,
+                        payload_bytes=message.payload_bytes,
                     )
                 )
             case ch.AskFinished():
@@ -192,7 +194,9 @@ class PrefillClient:
             self._note = reason
             for request_id, told in self._live.items():
                 if not told:
-                    self._events.append(Failed(request_id=request_id, code="courier", message=reason))
+                    self._events.append(
+                        Failed(request_id=request_id, code=FailureCode.COURIER_ENDED, message=reason)
+                    )
                 self._events.append(Released(request_id=request_id))
             self._live.clear()
         self._wakeup()

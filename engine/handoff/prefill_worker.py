@@ -19,6 +19,7 @@ from engine.batching.chunks import equal_chunks
 from engine.errors import BatonError, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
 from engine.handoff.courier_process import CourierProcess
+from engine.handoff.failure import FailureCode
 from engine.handoff.shared import SharedMemory
 from engine.wire.messages import Code
 
@@ -251,7 +252,7 @@ class PrefillWorker:
                 self._drained = max(self._drained, message.token)
             case ch.Listening():
                 self._port = message.port
-            case ch.LinkDown() if message.code == "listen":
+            case ch.LinkDown() if message.code == FailureCode.CANNOT_LISTEN:
                 self._failure = message.message
 
     def _on_courier_gone(self, reason: str) -> None:

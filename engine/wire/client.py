@@ -85,12 +85,16 @@ class RequestProgressed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkCommitted(Event):
-    """Positions [first, stop) of every layer are in memory; with `final`, windows and states too."""
+    """Positions [first, stop) of every layer are in memory; with `final`, windows and states too.
+
+    `payload_bytes` are of all chunks committed by now.
+    """
 
     request: int
     first: int
     stop: int
     final: bool
+    payload_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +174,7 @@ class _Handoff:
     last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     received_bytes: int = 0
+    committed_bytes: int = 0
     first_byte_us: int = 0
     progressed_us: int = 0
     compute: ComputeDone | None = None
@@ -399,11 +404,16 @@ class ClientConnection(Connection):
                 return
             handoff.arrived.pop(chunk, None)
             handoff.committed_chunks += 1
+            handoff.committed_bytes += sum(part.payload_bytes for part in handoff.plan.parts(chunk))
             first, stop = handoff.plan.chunks[chunk]
             self._send(CommitAck(request=handoff.request, chunk=chunk))
             events.append(
                 ChunkCommitted(
-                    request=handoff.request, first=first, stop=stop, final=handoff.plan.is_final(chunk)
+                    request=handoff.request,
+                    first=first,
+                    stop=stop,
+                    final=handoff.plan.is_final(chunk),
+                    payload_bytes=handoff.committed_bytes,
                 )
             )
 

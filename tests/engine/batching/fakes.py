@@ -25,6 +25,7 @@ END = 256
 LETTERS = range(97, 123)
 TIMEOUT_S = 10.0
 SLOT_BYTES = 1 << 20
+BYTES_A_TOKEN = 4
 
 
 def next_row(row: int, token: int) -> int:
@@ -298,8 +299,15 @@ class FakeClient:
         sequence = self._slots[request_id]
         sequence.rows[first:stop] = rows_of(asked.tokens)[first:stop]
         if not written_only:
+            n_bytes = BYTES_A_TOKEN * (stop - asked.first)
             self._tell(
-                handoff.Committed(request_id=request_id, first=first, stop=stop, final=not asked.chunks)
+                handoff.Committed(
+                    request_id=request_id,
+                    first=first,
+                    stop=stop,
+                    final=not asked.chunks,
+                    payload_bytes=n_bytes,
+                )
             )
 
     def finish(self, request_id: int) -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from engine.batching.chunks import equal_chunks
 from engine.batching.request import Finished, FinishReason
 from engine.errors import PeerUnreachable, PromptTooLong
-from tests.engine.batching.fakes import Bench
+from tests.engine.batching.fakes import BYTES_A_TOKEN, Bench
 
 LONG = "the quick brown fox jumps over the lazy dog, " * 4
 N = len(LONG)
@@ -44,8 +45,10 @@ def test_the_answer_begins_at_the_final_commit():
             bench.client.commit(number)
         assert isinstance(answer.last, Finished)
         assert answer.tokens == alone(max_tokens=3)
-        # The figures were not known yet, and the memory is not free yet.
-        assert answer.last.timings.handoff.tail_ms is None
+        # The last figures were not known yet, and the memory is not free yet.
+        handoff = answer.last.timings.handoff
+        assert (handoff.prefill, handoff.tail_ms, handoff.overlap) == ("remote", None, None)
+        assert handoff.bytes == BYTES_A_TOKEN * handoff.remote_tokens == BYTES_A_TOKEN * (N - 1)
         assert bench.loop.snapshot().slots[0].state == "releasing"
         bench.client.finish(number)
         assert isinstance(bench.ask("x", slot=0).last, Finished)
@@ -128,6 +131,13 @@ def test_a_worker_that_cannot_be_asked_costs_nothing(window):
         assert answer.tokens == alone()
 
 
+def end_of_chunk(n_commits, n_chunks):
+    """Where the n-th of all chunks of LONG ends."""
+    chunks = equal_chunks(0, N - 1, 8)
+    assert len(chunks) == n_chunks
+    return chunks[n_commits - 1][1] if n_commits else 0
+
+
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize("n_commits", [0, 1, 5, 22])
 def test_a_lost_worker_is_made_up_for_from_the_last_commit(n_commits, window, caplog):
@@ -151,6 +161,10 @@ def test_a_lost_worker_is_made_up_for_from_the_last_commit(n_commits, window, ca
             "peer_lost",
             "the cable was pulled",
         )
+        arrived = end_of_chunk(n_commits, n_chunks)
+        assert handoff.bytes == BYTES_A_TOKEN * arrived
+        assert handoff.remote_tokens == (0 if window else arrived)
+        assert (handoff.overlap, handoff.tail_ms) == (None, None)
         assert bench.loop.snapshot().reasons == {"long_prompt": 1, "peer_lost": 1}
 
 

@@ -19,6 +19,8 @@ TIMINGS = {
     "handoff": {
         "prefill": "remote",
         "bytes": 14_100_000,
+        "remote_tokens": 441,
+        "reason": "asked_remote",
         "overlap": 0.981,
         "tail_ms": 1.25,
         "detail": "asked",
@@ -95,8 +97,10 @@ def test_an_answer_has_its_text_and_figures(server: FakeEndpoint) -> None:
         "tail_ms": 1.25,
         "ttft_ms": 100.0,
         "decode_tps": 51.3,
+        "remote_tokens": 441,
+        "reason": "asked_remote",
+        "detail": "asked",
     }
-    assert answer.reason == "asked"
 
 
 def test_a_prompt_without_messages_is_completed(server: FakeEndpoint) -> None:
@@ -115,8 +119,8 @@ def test_an_endpoint_without_timings_is_not_ours(server: FakeEndpoint) -> None:
 def test_a_local_prefill_moves_nothing_and_says_nothing_of_a_tail() -> None:
     report = {"prefill": "local", "prompt_tokens": 9, "handoff_bytes": 0, "tail_ms": None, "ttft_ms": 80.0}
     assert (
-        telemetry_line({**report, "decode_tps": 50.0})
-        == "[prefill local, 9 prompt tokens, TTFT 80 ms, 50.0 tok/s]"
+        telemetry_line({**report, "decode_tps": 50.0, "detail": "no worker is configured"})
+        == "[prefill local (no worker is configured), 9 prompt tokens, TTFT 80 ms, 50.0 tok/s]"
     )
 
 
@@ -131,7 +135,8 @@ def test_chat_shows_the_answer_and_then_the_figures(server: FakeEndpoint, capsys
 
 def test_chat_prints_one_object_when_asked_to(server: FakeEndpoint, capsys) -> None:
     assert main(["chat", "What?", "--port", str(server.server_port), "--json", "--max-tokens", "5"]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == "A race."
+    report = json.loads(capsys.readouterr().out)
+    assert (report["answer"], report["reason"], report["detail"]) == ("A race.", "asked_remote", "asked")
     assert server.bodies[0]["max_tokens"] == 5
 
 

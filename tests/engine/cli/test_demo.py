@@ -105,11 +105,15 @@ def test_the_demo_answers_with_a_remote_prefill_and_leaves_nothing_behind(smollm
         "tail_ms",
         "ttft_ms",
         "decode_tps",
+        "remote_tokens",
+        "reason",
+        "detail",
     ]
     assert report["prefill"] == "remote"
     assert report["prompt_tokens"] > 300
     # K and V in bf16: 30 layers, 3 heads of 64, for all tokens but the last
     assert report["handoff_bytes"] == (report["prompt_tokens"] - 1) * 30 * 3 * 64 * 2 * 2
+    assert (report["reason"], report["remote_tokens"]) == ("asked_remote", report["prompt_tokens"] - 1)
     assert 0 <= report["overlap"] <= 1
     assert report["tail_ms"] >= 0
     assert report["ttft_ms"] > 0

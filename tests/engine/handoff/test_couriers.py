@@ -13,6 +13,7 @@ import pytest
 
 from engine.errors import HostError, OutOfMemory, PeerUnreachable
 from engine.handoff.client_events import Accepted, Committed, Failed, Finished, Released
+from engine.handoff.failure import FailureCode
 from engine.handoff.shared import landing_spans
 from engine.node.identity import Identity
 from engine.wire.messages import Code, Role
@@ -200,6 +201,9 @@ def test_a_worker_killed_midway_fails_the_request_and_comes_back(tmp_path: Path)
         os.kill(pid, signal.SIGKILL)
         failed = client.wait_end(1)
         assert isinstance(failed, Failed) and failed.message
+        assert failed.code == FailureCode.PEER_LOST
+        commits = [event for event in client.events if isinstance(event, Committed)]
+        assert [c.payload_bytes for c in commits] == [c.stop * 2 * (2 * 40 + 3 * 12) for c in commits]
         worker.prefiller.allow(100)
         client.wait_ready()  # its engine has started another courier on the same port
         assert _courier_pid(worker) != pid
@@ -216,7 +220,7 @@ def test_the_clients_own_courier_killed_midway_fails_the_request_and_comes_back(
         client.wait_for(Committed, 1)
         os.kill(client.opened.courier_pid or 0, signal.SIGKILL)
         failed = client.wait_end(1)
-        assert isinstance(failed, Failed) and failed.code == "courier"
+        assert isinstance(failed, Failed) and failed.code == FailureCode.COURIER_ENDED
         worker.prefiller.allow(100)
         client.wait_ready()
         client.ask(2, 100)

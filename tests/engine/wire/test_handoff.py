@@ -80,6 +80,7 @@ def test_a_whole_handoff() -> None:
     assert [(c.first, c.stop, c.final) for c in commits] == [(3, 19, False), (19, 35, False), (35, 50, True)]
     done = ends.client_events[-1]
     assert isinstance(done, RequestFinished)
+    assert [c.payload_bytes for c in commits] == [16 * 124, 32 * 124, done.payload_bytes]
     assert done.tail_us == 4000
     at_worker = ends.worker_events[-1]
     assert isinstance(at_worker, PrefillFinished)
@@ -133,7 +134,9 @@ def test_no_chunk_is_committed_before_its_last_layer_is_whole() -> None:
     ends.client_events += feed_stream(ends.streams[0], waiting[:-1])
     assert ends.client_events == [] and not ends.client.has_output
     ends.client_events += feed_stream(ends.streams[0], waiting[-1:])
-    assert ends.client_events == [ChunkCommitted(request=1, first=3, stop=19, final=False)]
+    assert ends.client_events == [
+        ChunkCommitted(request=1, first=3, stop=19, final=False, payload_bytes=16 * 124)
+    ]
     assert ends.client.committed(1) == 19
 
 
