@@ -128,6 +128,7 @@ class EngineLoop:
             slots=tuple(self._slot_snapshot(slot) for slot in range(self.n_slots)),
             n_queued=self._scheduler.n_queued + len(self._inbox),
             reasons=dict(self._reasons),
+            worker=self._remote.worker(),
         )
 
     def _slot_snapshot(self, slot: int) -> SlotSnapshot:

@@ -57,9 +57,13 @@ class RemotePrefill:
         if self._client is not None:
             self._client.on_wakeup(wakeup)
 
+    def worker(self) -> ClientStatus | None:
+        """How the worker is; None where none is configured. From any thread."""
+        return self._client.status() if self._client is not None else None
+
     def decide(self, request: Request, *, n_tokens: int) -> Decision:
         """Where to prefill the `n_tokens` of the request that are not cached."""
-        status = self._client.status() if self._client is not None else None
+        status = self.worker()
         return choose(
             asked=request.prefill,
             has_worker=status is not None,

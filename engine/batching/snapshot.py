@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.handoff.client_events import ClientStatus
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSnapshot:
@@ -25,8 +27,12 @@ class SlotSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSnapshot:
-    """The queue and all slots, and how often each reason for a prefill's place was given since the start."""
+    """The queue, all slots, the worker, and how often each reason for a prefill's place was given since the start.
+
+    `worker` is None where none is configured.
+    """
 
     slots: tuple[SlotSnapshot, ...]
     n_queued: int
     reasons: dict[str, int]
+    worker: ClientStatus | None

@@ -159,7 +159,7 @@ class _Service:
         while not self._closing.wait(_WATCH_EVERY_S):
             status = engine.client.status()
             # A reason that changes is news too: the worker may be there and not be trusted.
-            if status != said:
+            if (status.ready, status.note) != (said.ready, said.note):
                 said = status
                 self._say_worker(status.ready, status.note)
 

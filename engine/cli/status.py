@@ -1,4 +1,4 @@
-"""`baton status`: the endpoint's health and slots, and every engine that runs on this computer."""
+"""`baton status`: the endpoint's health, slots and worker, and every engine that runs on this computer."""
 
 from __future__ import annotations
 
@@ -43,15 +43,25 @@ def _ask(endpoint: Endpoint) -> dict[str, Any]:
         models = endpoint.get("/v1/models", timeout_s=_TIMEOUT_S)["data"]
         slots = endpoint.get("/slots", timeout_s=_TIMEOUT_S)
     except NoEndpoint:
-        return {"url": endpoint.url, "status": "absent", "models": [], "slots": []}
+        return {"url": endpoint.url, "status": "absent", "models": [], "slots": [], "worker": None}
     except BatonError as error:
-        return {"url": endpoint.url, "status": str(error), "models": [], "slots": []}
+        return {"url": endpoint.url, "status": str(error), "models": [], "slots": [], "worker": None}
     return {
         "url": endpoint.url,
         "status": health.get("status", "unknown"),
         "models": [model["id"] for model in models],
         "slots": slots,
+        "worker": _ask_worker(endpoint),
     }
+
+
+def _ask_worker(endpoint: Endpoint) -> dict[str, Any] | None:
+    """What the endpoint says of its worker; None where it is one that knows of none, such as llama-server's."""
+    try:
+        worker: dict[str, Any] = endpoint.get("/worker", timeout_s=_TIMEOUT_S)
+    except BatonError:
+        return None
+    return worker
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -63,6 +73,16 @@ def _print(report: dict[str, Any]) -> None:
     for slot in endpoint["slots"]:
         used = f"{slot['n_cached_tokens']} of {slot['n_ctx']} tokens"
         print(f"  slot {slot['id']}  {slot['state']:<16} {used}")
+    if endpoint["worker"]:
+        print(f"  worker  {_worker_line(endpoint['worker'])}")
     for engine in report["engines"]:
         where = engine.get("url") or engine.get("address") or ""
         print(f"{engine['role']:<9} {where}  {engine['model']}  (process {engine['pid']})")
+
+
+def _worker_line(worker: dict[str, Any]) -> str:
+    if not worker["configured"]:
+        return "none configured: prompts are prefilled here"
+    if not worker["connected"]:
+        return f"not connected, prompts are prefilled here: {worker['note']}"
+    return f"connected, {worker['peer']}"

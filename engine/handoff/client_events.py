@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStatus:
-    """Whether the worker can be asked now; if not, `note` says why in a sentence."""
+    """Whether the worker can be asked now, and where it is (`peer`); if not, `note` says why in a sentence."""
 
     ready: bool
     note: str = ""
+    peer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

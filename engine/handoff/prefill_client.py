@@ -50,6 +50,7 @@ class PrefillClient:
         self._live: dict[int, bool] = {}  # by number: whether its failure has been told
         self._wakeup: Callable[[], None] = lambda: None
         self._link: int | None = None
+        self._peer = ""
         self._note = "no worker has connected yet"
         self._port: int | None = None
         self._listens = config.listen is not None
@@ -84,7 +85,7 @@ class PrefillClient:
     def status(self) -> ClientStatus:
         with self._lock:
             if self._link is not None:
-                return ClientStatus(ready=True)
+                return ClientStatus(ready=True, peer=self._peer)
             return ClientStatus(ready=False, note=self._note)
 
     def start(
@@ -144,6 +145,7 @@ class PrefillClient:
         match message:
             case ch.LinkUp():
                 self._link = message.link
+                self._peer = message.peer
             case ch.LinkDown():
                 if message.code == FailureCode.CANNOT_LISTEN:
                     self._failure = message.message

@@ -53,6 +53,7 @@ def build_loading_app(settings: ServerSettings) -> Starlette:
             Route("/v1/models", status.models),
             Route("/v1/models/{model:path}", status.model),
             Route("/slots", status.slots),
+            Route("/worker", status.worker),
             Route("/tokenize", _tokenize, methods=["POST"]),
             Route("/detokenize", _detokenize, methods=["POST"]),
             Route("/v1/completions", _completions, methods=["POST"]),

@@ -1,4 +1,4 @@
-"""What can be asked about the endpoint itself: health, models, slots. Never what anyone's prompt says."""
+"""What can be asked about the endpoint itself: health, models, slots, worker. Never what anyone's prompt says."""
 
 from __future__ import annotations
 
@@ -47,6 +47,21 @@ async def slots(request: Request) -> Response:
     ):
         return error_response(Refused("no slot is free", status=503, kind="unavailable_error"))
     return JSONResponse([_slot(slot) for slot in snapshot.slots])
+
+
+async def worker(request: Request) -> Response:
+    """Our own: whether a worker is configured and connected, and how often prompts were prefilled where and why."""
+    snapshot = _loaded(request).engine.snapshot()
+    link = snapshot.worker
+    return JSONResponse(
+        {
+            "configured": link is not None,
+            "connected": link is not None and link.ready,
+            "peer": link.peer if link is not None and link.ready else None,
+            "note": link.note if link is not None and not link.ready else None,
+            "reasons": snapshot.reasons,
+        }
+    )
 
 
 def _loaded(request: Request) -> Backend:

@@ -246,7 +246,9 @@ class FakeClient:
     # What the engine loop calls.
 
     def status(self):
-        return handoff.ClientStatus(ready=self.ready, note="" if self.ready else "the worker is away")
+        if self.ready:
+            return handoff.ClientStatus(ready=True, peer="192.168.1.20:7118")
+        return handoff.ClientStatus(ready=False, note="the worker is away")
 
     def on_wakeup(self, wakeup) -> None:
         self._wakeup = wakeup

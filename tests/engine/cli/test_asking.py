@@ -36,14 +36,23 @@ class FakeEndpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.bodies: list[dict] = []
         self.timings: dict | None = TIMINGS
+        self.worker: dict | None = None
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: FakeEndpoint
 
     def do_GET(self) -> None:
-        answers = {"/health": {"status": "ok"}, "/v1/models": {"data": [{"id": "tiny"}]}, "/slots": SLOTS}
-        self._send(json.dumps(answers[self.path]).encode())
+        answers = {
+            "/health": {"status": "ok"},
+            "/v1/models": {"data": [{"id": "tiny"}]},
+            "/slots": SLOTS,
+            "/worker": self.server.worker,
+        }
+        if answers[self.path] is None:
+            self.send_error(404)
+        else:
+            self._send(json.dumps(answers[self.path]).encode())
 
     def do_POST(self) -> None:
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -151,6 +160,31 @@ def test_status_lists_models_and_slots(server: FakeEndpoint, capsys) -> None:
     assert lines[0].split()[2:] == ["ok", "tiny"]
     assert "decode" in lines[1]
     assert "12 of 4096 tokens" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        ({"configured": False}, "none configured"),
+        ({"configured": True, "connected": True, "peer": "10.0.0.2:7118"}, "connected, 10.0.0.2:7118"),
+        (
+            {"configured": True, "connected": False, "note": "10.0.0.2:7118 cannot be reached"},
+            "not connected, prompts are prefilled here: 10.0.0.2:7118 cannot be reached",
+        ),
+    ],
+)
+def test_status_tells_of_the_worker(server: FakeEndpoint, capsys, worker: dict, words: str) -> None:
+    server.worker = worker
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line.split()[0] == "worker" and words in line
+    assert main(["status", "--port", str(server.server_port), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["endpoint"]["worker"] == worker
+
+
+def test_status_of_an_endpoint_that_knows_no_workers(server: FakeEndpoint, capsys) -> None:
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    assert "worker" not in capsys.readouterr().out
 
 
 def test_status_without_an_endpoint_says_what_to_start(capsys) -> None:

@@ -345,6 +345,26 @@ def test_slots_are_shown_without_anyones_prompt():
         assert "plum" not in response.text
 
 
+def test_the_worker_is_told_of():
+    with stand() as s:
+        assert s.call("GET", "/worker").json() == {
+            "configured": False,
+            "connected": False,
+            "peer": None,
+            "note": None,
+            "reasons": {},
+        }
+    with stand(bench={"worker": True, "automatic": True}) as s:
+        s.chat(prefill="remote")
+        told = s.call("GET", "/worker").json()
+        assert (told["configured"], told["connected"], told["note"]) == (True, True, None)
+        assert told["peer"] == "192.168.1.20:7118"
+        assert told["reasons"] == {"asked_remote": 1}
+        s.bench.client.ready = False
+        told = s.call("GET", "/worker").json()
+        assert (told["connected"], told["peer"], told["note"]) == (False, None, "the worker is away")
+
+
 def test_no_free_slot_can_be_a_503():
     with stand(bench={"n_slots": 1}) as s:
         assert s.call("GET", "/slots?fail_on_no_slot=1").status_code == 200
@@ -358,7 +378,12 @@ def test_no_free_slot_can_be_a_503():
 def test_health_follows_the_engine():
     app = build_loading_app(ServerSettings())
     assert call(app, "GET", "/health").status_code == 503
-    for method, path in (("GET", "/v1/models"), ("GET", "/slots"), ("POST", "/v1/completions")):
+    for method, path in (
+        ("GET", "/v1/models"),
+        ("GET", "/slots"),
+        ("GET", "/worker"),
+        ("POST", "/v1/completions"),
+    ):
         response = call(app, method, path, content=b"{}")
         assert (response.status_code, response.json()["error"]["type"]) == (503, "unavailable_error")
     with stand() as s:
