@@ -1,14 +1,37 @@
-"""Where the log of an engine goes: standard error, a line an event."""
+"""Where the log of an engine goes: standard error, a line an event, and what is repeated only once in a while."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
+from engine.repeats import Repeats
+
+# The same line, or the same state of a link, is not said again within this.
+SAY_AGAIN_S = 600.0
+_LOG_AGAIN_S = 60.0
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def log_to_stderr() -> None:
     """Log warnings and worse, and what Baton itself has to tell."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=_FORMAT)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(OnceInAWhile(Repeats(_LOG_AGAIN_S)))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, format=_FORMAT)
     logging.getLogger("engine").setLevel(logging.INFO)
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets the same line pass once a window, with how many were left out since; a handler calls it one at a time."""
+
+    def __init__(self, repeats: Repeats) -> None:
+        super().__init__()
+        self._repeats = repeats
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        n_unsaid = self._repeats.say(f"{record.name}: {line}")
+        if n_unsaid:
+            record.msg, record.args = "%s (and %d more like it before)", (line, n_unsaid)
+        return n_unsaid is not None

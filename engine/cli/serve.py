@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import log_to_stderr
+from engine.cli.log import SAY_AGAIN_S, log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
 from engine.node.running import announce
+from engine.repeats import Repeats
 
 if TYPE_CHECKING:
     from engine.assembly import DecodeEngine
@@ -155,12 +156,12 @@ class _Service:
         if engine.client is None:
             self._closing.wait()
             return
-        said = engine.client.status()
+        from engine.handoff.prefill_client import NOT_YET
+
+        news = LinkWatch(Repeats(SAY_AGAIN_S), known=NOT_YET)
         while not self._closing.wait(_WATCH_EVERY_S):
             status = engine.client.status()
-            # A reason that changes is news too: the worker may be there and not be trusted.
-            if (status.ready, status.note) != (said.ready, said.note):
-                said = status
+            if news.is_news(status.ready, status.note):
                 self._say_worker(status.ready, status.note)
 
     def _say_worker(self, ready: bool, note: str) -> None:
@@ -170,6 +171,27 @@ class _Service:
             print("The worker is connected: it prefills long prompts", file=sys.stderr)
         else:
             print(f"The worker is away ({note}): prompts are prefilled here", file=sys.stderr)
+
+
+class LinkWatch:
+    """Decides whether what is seen of the worker is to be said: that it came, and why it is away.
+
+    A reason that changes is news: the worker may be there and not be trusted. One that was said lately is not, even if
+    another came between. `known` is a reason that need not be said at first.
+    """
+
+    def __init__(self, said: Repeats, *, known: str) -> None:
+        self._said = said
+        self._said.say(known)
+        self._was_ready = False
+
+    def is_news(self, ready: bool, note: str) -> bool:
+        came = ready and not self._was_ready
+        self._was_ready = ready
+        if ready:
+            self._said.forget()
+            return came
+        return self._said.say(note) is not None
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import log_to_stderr
+from engine.cli.log import SAY_AGAIN_S, log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
 from engine.node.running import announce
+from engine.repeats import Repeats
 
 if TYPE_CHECKING:
     from engine.assembly import PrefillEngine
@@ -44,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     from engine.assembly import open_prefill_engine
 
+    link = LinkNews(args)
     with loading_bar(f"loading {path.name}") as progress:
-        engine = open_prefill_engine(args, path, progress.advance, lambda note: _say_link(args, note))
+        engine = open_prefill_engine(args, path, progress.advance, link.say)
     try:
         address = args.dial or f"{config.split_address(args.listen)[0]}:{engine.listen_port}"
         with announce({"role": "worker", "model": engine.model_id, "address": address}):
@@ -94,11 +96,25 @@ def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str) ->
     )
 
 
-def _say_link(args: argparse.Namespace, note: str) -> None:
-    if args.json:
-        _print_event(link=not note, note=note)
-    else:
-        print("The other computer is connected" if not note else f"Not connected: {note}", file=sys.stderr)
+class LinkNews:
+    """Says when the other computer comes and goes. Why it is away once, and again when that changes or after long."""
+
+    def __init__(self, args: argparse.Namespace, repeats: Repeats | None = None) -> None:
+        self._json = args.json
+        self._repeats = repeats or Repeats(SAY_AGAIN_S)
+
+    def say(self, note: str) -> None:
+        """`note` is why it is away; empty when it is there."""
+        if not note:
+            self._repeats.forget()
+        elif self._repeats.say(note) is None:
+            return
+        if self._json:
+            _print_event(link=not note, note=note)
+        else:
+            print(
+                "The other computer is connected" if not note else f"Not connected: {note}", file=sys.stderr
+            )
 
 
 def _print_event(**event: Any) -> None:

@@ -53,6 +53,7 @@ from engine.node.identity import (
     listener_context,
     mutual_context,
 )
+from engine.repeats import Repeats
 from engine.wire.client import ClientConnection
 from engine.wire.codec import (
     FRAME_HEADER,
@@ -81,6 +82,9 @@ _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 5.0
 
 _CODECS = (RAW_CODEC,)
+
+# A line of the log for the first caller of a kind who is turned away, and one more each time this is over.
+_COUNT_STRANGERS_S = 60.0
 
 _SWITCH_INTERVAL_S = 0.00005
 
@@ -121,6 +125,7 @@ class Courier:
         self._numbers = itertools.count(1)
         self._closing = threading.Event()
         self._callers: dict[ssl.SSLSocket, None] = {}
+        self._turned_away = Repeats(_COUNT_STRANGERS_S)
         self._engine_silent_s = 0.0
 
     def run(self) -> None:
@@ -156,6 +161,7 @@ class Courier:
         """Tell the engine that we are there, and see that it is. A stopped engine cannot serve, whatever we answer."""
         while not self._closing.wait(ch.ALIVE_EVERY_S):
             self._emit(ch.Alive())
+            self._count_strangers()
             # Counted in turns of this loop: a courier that was stopped itself has not counted meanwhile.
             self._engine_silent_s += ch.ALIVE_EVERY_S
             if self._engine_is_stuck:
@@ -407,12 +413,30 @@ class Courier:
             shake_hands(tls)
             self._receive_caller(tls, peer)
         except (BatonError, OSError) as error:
-            log.info("a caller from %s was turned away: %s", peer, error)
+            self._turn_away(peer, tls, error)
             (tls or connection).close()
         finally:
             with self._lock:
                 if tls is not None:
                     self._callers.pop(tls, None)
+
+    def _turn_away(self, peer: str, tls: ssl.SSLSocket | None, error: BatonError | OSError) -> None:
+        """Log it, but not each of many: anyone can call as often as he likes."""
+        reason = str(error)
+        # What a lost connection says is one of a few sentences; others may hold what the caller chose.
+        kind = reason if isinstance(error, PeerLost) else type(error).__name__
+        with self._lock:
+            if tls is not None and tls not in self._callers:
+                kind = reason = f"more than {MAX_UNAUTHENTICATED} callers at once did not say who they are"
+            is_news = self._turned_away.say(reason, kind=kind) is not None
+        if is_news:
+            log.info("a caller from %s was turned away: %s", peer, reason)
+
+    def _count_strangers(self) -> None:
+        with self._lock:
+            counts = self._turned_away.overdue()
+        for reason, n_callers in counts:
+            log.info("%d more like it in the last minute: %s", n_callers, reason)
 
     def _receive_caller(self, tls: ssl.SSLSocket, peer: str) -> None:
         protocol = tls.selected_alpn_protocol()

@@ -33,6 +33,9 @@ _UINT32 = "I" if array("I").itemsize == 4 else "L"
 
 log = logging.getLogger(__name__)
 
+# Why there is no link, as long as nothing has been heard of the worker.
+NOT_YET = "no worker has connected yet"
+
 # Records of handoffs that are kept for whoever asks.
 _KEPT_RECORDS = 256
 
@@ -51,7 +54,7 @@ class PrefillClient:
         self._wakeup: Callable[[], None] = lambda: None
         self._link: int | None = None
         self._peer = ""
-        self._note = "no worker has connected yet"
+        self._note = NOT_YET
         self._port: int | None = None
         self._listens = config.listen is not None
         self._heard_of_listening = threading.Event()

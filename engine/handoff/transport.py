@@ -68,7 +68,7 @@ def connect(address: Address) -> socket.socket:
     try:
         places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise PeerUnreachable(f"{address} cannot be found: {error}") from error
+        raise PeerUnreachable(f"{address} cannot be found: {_reason(error)}") from error
     for family, kind, protocol, _, place in places:
         try:
             connection = socket.socket(family, kind, protocol)
@@ -84,7 +84,7 @@ def connect(address: Address) -> socket.socket:
         except OSError as error:
             connection.close()
             failure = error
-    raise PeerUnreachable(f"{address} cannot be reached: {failure}") from failure
+    raise PeerUnreachable(f"{address} cannot be reached: {_reason(failure)}") from failure
 
 
 def listen(address: Address) -> socket.socket:
@@ -100,7 +100,7 @@ def listen(address: Address) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         raise PeerUnreachable(
-            f"this computer cannot listen on {address}: {error}; choose another --listen HOST:PORT"
+            f"this computer cannot listen on {address}: {_reason(error)}; choose another --listen HOST:PORT"
         ) from error
     # Connections inherit the buffers of their listener; set later, they would not count in the handshake.
     _set_buffers(listener)
@@ -175,7 +175,7 @@ def secure(
         )
     except (OSError, ValueError) as error:
         connection.close()
-        raise PeerLost(f"no secure connection came about: {error}") from error
+        raise PeerLost(_why_not_secure(error)) from error
 
 
 def shake_hands(connection: ssl.SSLSocket) -> None:
@@ -190,7 +190,41 @@ def shake_hands(connection: ssl.SSLSocket) -> None:
             "the computer there shows another certificate than the trusted one: compare the fingerprints"
         ) from error
     except (OSError, ValueError) as error:
-        raise PeerLost(f"no secure connection came about: {error}") from error
+        raise PeerLost(_why_not_secure(error)) from error
+
+
+# What OpenSSL calls it, and what it means to a person.
+_TLS_REASONS = {
+    "HTTP_REQUEST": "the other end speaks plain HTTP; only another Baton can talk to this port",
+    "HTTPS_PROXY_REQUEST": "the other end takes this for a web proxy; only another Baton can talk to this port",
+    "CALLBACK_FAILED": "the other end asked for a name that is not Baton's: it may be a browser",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other end showed no certificate",
+    **dict.fromkeys(
+        (
+            "BAD_RECORD_TYPE",
+            "NO_SHARED_CIPHER",
+            "PACKET_LENGTH_TOO_LONG",
+            "RECORD_LAYER_FAILURE",
+            "UNEXPECTED_MESSAGE",
+            "UNKNOWN_PROTOCOL",
+            "UNSUPPORTED_PROTOCOL",
+            "WRONG_VERSION_NUMBER",
+        ),
+        "the other end does not speak TLS 1.3 as Baton does: it may be another program",
+    ),
+}
+
+
+def _why_not_secure(error: OSError | ValueError) -> str:
+    """Why no secure connection came about, as a sentence that fits both ends."""
+    if isinstance(error, TimeoutError):
+        return f"the other end said nothing of use for {HANDSHAKE_TIMEOUT_S:g} s"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+        return "the other end hung up before the connection was secure"
+    if isinstance(error, ssl.SSLError):
+        words = (error.reason or "TLS failed").replace("_", " ").lower()
+        return _TLS_REASONS.get(error.reason, f"no secure connection came about: {words}")
+    return f"no secure connection came about: {_reason(error)}"
 
 
 def handshake(
@@ -355,8 +389,9 @@ class ControlSocket:
                 self._connection.send(words)
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def _reason(error: OSError | ValueError) -> str:
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return strerror or str(error) or type(error).__name__
 
 
 @dataclass(frozen=True, kw_only=True)

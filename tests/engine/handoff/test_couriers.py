@@ -14,6 +14,7 @@ import pytest
 from engine.errors import HostError, OutOfMemory, PeerUnreachable
 from engine.handoff.client_events import Accepted, Committed, Failed, Finished, Released
 from engine.handoff.failure import FailureCode
+from engine.handoff.prefill_client import NOT_YET
 from engine.handoff.shared import landing_spans
 from engine.node.identity import Identity
 from engine.wire.messages import Code, Role
@@ -297,7 +298,7 @@ def test_a_computer_that_is_not_the_trusted_one_gets_nothing(
 
 
 def _first_note(client: ClientSide) -> str:
-    client.wait_until(lambda: client.opened.status().note != "no worker has connected yet")
+    client.wait_until(lambda: client.opened.status().note != NOT_YET)
     return client.opened.status().note
 
 

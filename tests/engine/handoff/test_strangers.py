@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.handoff.channel import Channel
 from engine.handoff.client_events import Failed, Finished
+from engine.handoff.courier import Courier
+from engine.handoff.shared import SharedMemory
 from engine.handoff.transport import (
     CONTROL_PROTOCOL,
     DATA_PROTOCOL,
@@ -29,6 +32,7 @@ from engine.node.identity import (
     introduction_context,
     mutual_context,
 )
+from engine.repeats import Repeats
 from engine.wire.codec import (
     FRAME_HEADER,
     DataHeader,
@@ -50,6 +54,7 @@ from tests.engine.handoff.pairs import (
     identity,
     pair,
 )
+from tests.engine.test_repeats import Clock
 
 NOISE = random.Random(3).randbytes(4096)
 
@@ -296,6 +301,55 @@ def test_a_lying_worker_is_refused_and_its_request_goes_on_at_home(
         assert is_closed(liar.control)
     finally:
         liar.close()
+
+
+# What the log says of them.
+
+
+@pytest.fixture
+def courier(tmp_path: Path) -> Iterator[Courier]:
+    """One inside this process, which listens to nobody."""
+    end, other = socket.socketpair()
+    memory = SharedMemory.create(4096)
+    config = courier_config(Role.PREFILL, tmp_path, "ab" * 32, listen="127.0.0.1:0")
+    with other:
+        yield Courier(config, Channel(end), memory)
+        end.close()
+        memory.close_descriptor()
+
+
+def greet(courier: Courier, *sent: bytes) -> None:
+    """A caller for each of `sent`, who says that and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for words in sent:
+            with socket.create_connection(listener.getsockname()) as caller:
+                caller.sendall(words)
+            connection, (host, port) = listener.accept()
+            courier._greet(connection, f"{host}:{port}")
+
+
+def test_callers_that_are_turned_away_do_not_fill_the_log(
+    courier: Courier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(courier, "_turned_away", Repeats(60.0, clock))
+    with caplog.at_level("INFO", logger="engine.handoff.courier"):
+        greet(courier, *[b""] * 58, *[b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"] * 3, NOISE, b"SSH-2.0-x\r\n" * 9)
+        said = [record.getMessage().partition("was turned away: ")[2] for record in caplog.records]
+        assert said == [
+            "the other end hung up before the connection was secure",
+            "the other end speaks plain HTTP; only another Baton can talk to this port",
+            "the other end does not speak TLS 1.3 as Baton does: it may be another program",
+        ]
+        caplog.clear()
+        courier._count_strangers()
+        assert not caplog.records
+        clock.now += 60
+        courier._count_strangers()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{n} more like it in the last minute: {sentence}"
+        for n, sentence in zip((57, 2, 1), said, strict=True)
+    ]
 
 
 def introduce_worker(client: ClientSide, worker: WorkerSide) -> None:

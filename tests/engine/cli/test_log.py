@@ -1,0 +1,77 @@
+"""What an engine's log and its news of the other computer leave out: what was said a moment ago."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+
+from engine.cli.log import OnceInAWhile
+from engine.cli.serve import LinkWatch
+from engine.cli.worker import LinkNews
+from engine.repeats import Repeats
+from tests.engine.test_repeats import Clock
+
+
+def test_a_line_is_not_logged_again_and_again() -> None:
+    clock = Clock()
+    passing = OnceInAWhile(Repeats(60.0, clock))
+
+    def log(text: str, *args: object) -> str | None:
+        record = logging.LogRecord("engine", logging.WARNING, "", 0, text, args, None)
+        return record.getMessage() if passing.filter(record) else None
+
+    assert log("the courier ended with %d", 1) == "the courier ended with 1"
+    assert [log("the courier ended with %d", 1) for _ in range(3)] == [None] * 3
+    assert log("the courier ended with %d", 2) == "the courier ended with 2"
+    clock.now += 60
+    assert log("the courier ended with %d", 1) == "the courier ended with 1 (and 3 more like it before)"
+    assert log("100% sure") == "100% sure"
+
+
+def test_a_worker_says_once_why_nobody_is_there(capsys) -> None:
+    clock = Clock()
+    news = LinkNews(argparse.Namespace(json=False), Repeats(600.0, clock))
+    for note in ("refused", "refused", "not trusted", "refused", "not trusted", ""):
+        news.say(note)
+    assert capsys.readouterr().err.splitlines() == [
+        "Not connected: refused",
+        "Not connected: not trusted",
+        "The other computer is connected",
+    ]
+    for minutes in range(0, 25, 5):
+        clock.now = 1000.0 + 60 * minutes
+        news.say("refused")
+    assert capsys.readouterr().err.splitlines() == ["Not connected: refused"] * 3
+
+
+def test_a_workers_events_are_as_few(capsys) -> None:
+    news = LinkNews(argparse.Namespace(json=True))
+    for note in ("refused", "refused", ""):
+        news.say(note)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events == [{"link": False, "note": "refused"}, {"link": True, "note": ""}]
+
+
+def test_serve_says_what_changes_about_its_worker() -> None:
+    clock = Clock()
+    watch = LinkWatch(Repeats(600.0, clock), known="not yet")
+    seen = [
+        *(
+            (False, "not yet"),
+            (False, "refused"),
+            (False, "refused"),
+            (False, "not found"),
+            (False, "refused"),
+        ),
+        *((True, ""), (True, ""), (False, "refused"), (True, "")),
+    ]
+    assert [watch.is_news(*state) for state in seen] == [
+        *(False, True, False, True, False),
+        *(True, False, True, True),
+    ]
+    assert watch.is_news(False, "refused")
+    clock.now += 599
+    assert not watch.is_news(False, "refused")
+    clock.now += 1
+    assert watch.is_news(False, "refused")
