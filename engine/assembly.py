@@ -120,6 +120,7 @@ class _PrefillForm:
     def _make(self, model: Model) -> None:
         try:
             model.prepare(decode=False)
+            model.settle(self._stopping.is_set)
         except _Stopping:
             return
         except BatonError as error:

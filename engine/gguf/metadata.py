@@ -43,11 +43,13 @@ class StringArray(Sequence[str]):
         return self._decode(self.encoded(index), index)
 
     def __iter__(self) -> Iterator[str]:
-        raw = self._raw
-        start = 8
-        for index, end in enumerate(self._ends):
-            yield self._decode(raw[start:end], index)
-            start = end + 8
+        raw, ends = self._raw, self._ends
+        starts = [8, *[end + 8 for end in ends[:-1]]]
+        try:
+            # All at once takes a third of the time, and there are hundreds of thousands.
+            return iter([raw[start:end].decode() for start, end in zip(starts, ends, strict=False)])
+        except UnicodeDecodeError:
+            return (self[index] for index in range(len(ends)))
 
     def __repr__(self) -> str:
         return f"<StringArray of {len(self)}>"

@@ -97,7 +97,9 @@ def repack(
     codes = empty(n_groups * form.bits.group_bytes(form.group))
     scales = empty(n_groups * BLOCK_ROWS * 2)
     minima = empty(n_groups * BLOCK_ROWS * 2) if form.has_minima else None
-    threads = torch.get_num_threads()
+    # One core stays with whatever is made ready meanwhile, such as a tokenizer: a team of threads that has to wait for
+    # one of its own takes several times as long.
+    threads = max(1, torch.get_num_threads() - 1)
     for run in runs:
         largest = torch.zeros(threads, dtype=torch.int64)
         _kernel(run.kind, form)(

@@ -96,7 +96,13 @@ class Model:
     few_rows = 4
 
     def __init__(
-        self, spec: ModelSpec, device: Device, stack_of: Callable[[bool], Stack], *, one_form: bool
+        self,
+        spec: ModelSpec,
+        device: Device,
+        stack_of: Callable[[bool], Stack],
+        *,
+        one_form: bool,
+        settle: Callable[[Callable[[], bool]], None],
     ) -> None:
         """`stack_of(many_rows)` builds a stack on first use; with `one_form` both are the same."""
         self.spec = spec
@@ -105,6 +111,9 @@ class Model:
         self._stacks: dict[bool, Stack] = {}
         self._one_form = one_form
         self._building = threading.Lock()
+        self.settle = settle
+        """`settle(stopping)` makes the weights faster to read, which nobody need wait for; from any thread, once. Ends
+        soon when `stopping()` turns true."""
 
     def prepare(self, *, prefill: bool = True, decode: bool = True) -> None:
         """Build the forms now that would otherwise be built on first use; from any thread."""

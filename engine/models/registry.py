@@ -78,7 +78,9 @@ def load_model(
                 f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; download it again, or convert it anew"
             ) from error
 
-    model = Model(spec, device, stack_of, one_form=forms[True] is forms[False])
+    model = Model(
+        spec, device, stack_of, one_form=forms[True] is forms[False], settle=shared.arena.join_pages
+    )
     model.prepare(prefill=prefill, decode=decode)
     return model
 

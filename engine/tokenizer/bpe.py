@@ -71,11 +71,14 @@ def _model(index_of: dict[str, int], pairs: list[tuple[str, str]], rules: PreTok
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = []
-    for merge in merges:
-        # A part may itself begin with a space, never hold one further on.
-        space = merge.find(" ", 1)
-        if space < 0 or space + 1 == len(merge):
+    # A part may itself begin with a space, never hold one further on.
+    pairs = [merge.partition(" ")[::2] if merge[:1] != " " else _split_later(merge) for merge in merges]
+    for merge, pair in zip(merges, pairs, strict=True):
+        if not all(pair):
             raise ModelFileError(f"the merge {merge[:40]!r} in the model file does not have two parts")
-        pairs.append((merge[:space], merge[space + 1 :]))
     return pairs
+
+
+def _split_later(merge: str) -> tuple[str, str]:
+    first, _, second = merge[1:].partition(" ")
+    return " " + first, second

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import mmap
+import platform
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,8 +35,8 @@ def test_a_mapping_goes_with_its_last_piece(monkeypatch: pytest.MonkeyPatch) -> 
         def __init__(self, *_: object, **__: object) -> None:
             mappings.append(weakref.ref(self))
 
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        pytest.skip("there are no huge pages on this system")
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        pytest.skip("nothing is mapped on this system")
     monkeypatch.setattr(arena.mmap, "mmap", Watched)
     memory = Arena(mapping_bytes=1 << 16)
     first, second = memory.empty(1000), memory.empty(1000)
@@ -55,7 +58,35 @@ def test_torch_gives_memory_where_mapping_fails(monkeypatch: pytest.MonkeyPatch)
     assert len(Arena(mapping_bytes=1 << 16).empty(100).fill_(3)) == 100
 
 
-def test_works_where_there_are_no_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(arena.mmap, "MADV_HUGEPAGE", raising=False)
-    piece = Arena().empty(100).fill_(3)
+def test_works_where_nothing_can_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(arena.mmap, "MAP_ANONYMOUS", raising=False)
+    memory = Arena()
+    piece = memory.empty(100).fill_(3)
+    memory.join_pages()
     assert (piece == 3).all()
+
+
+def huge_bytes() -> int:
+    """How much of this process lies in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux only")
+def test_pages_are_joined_and_keep_what_they_hold() -> None:
+    memory = Arena(mapping_bytes=16 << 20)
+    pieces = [memory.empty(n_bytes) for n_bytes in (7 << 20, 3000, 7 << 20, 40 << 20)]
+    for number, piece in enumerate(pieces):
+        piece.view(torch.int64).copy_(torch.arange(number, number + len(piece) // 8))
+    gone = Arena().empty(100)
+    before = huge_bytes()
+    memory.join_pages(lambda: True)
+    assert huge_bytes() == before
+    memory.join_pages()
+    del gone
+    for number, piece in enumerate(pieces):
+        assert torch.equal(piece.view(torch.int64), torch.arange(number, number + len(piece) // 8))
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if release >= (6, 1) and enabled.exists() and "[never]" not in enabled.read_text(encoding="ascii"):
+        assert huge_bytes() - before > 40 << 20
