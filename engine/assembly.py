@@ -31,7 +31,7 @@ from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.shared import SharedMemory
 from engine.layers.step import Segment
 from engine.models.base import Model
-from engine.models.registry import WeightsMode, load_model
+from engine.models.registry import WeightsMode, begin_loading
 from engine.node.catalogue import load_catalogue
 from engine.node.identity import Identity
 from engine.paths import cache_dir, identity_dir
@@ -245,9 +245,7 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
         torch.set_num_threads(args.threads)
     weights = WeightsMode(args.weights)
     with GGUFFile.open(path) as file, ThreadPoolExecutor(1) as beside:
-        # A vocabulary of 260,000 tokens takes longer to build than the weights to load.
-        building = beside.submit(Tokenizer.from_metadata, file.metadata)
-        model = load_model(
+        finish = begin_loading(
             file,
             device=args.device,
             weights=weights,
@@ -255,7 +253,10 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
             decode=decode,
             on_progress=on_progress,
         )
-        tokenizer = building.result()
+        loading = beside.submit(finish)
+        # A vocabulary of 260,000 tokens takes longer to build than the weights to load.
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        model = loading.result()
         template = ChatTemplate.from_metadata(file.metadata, tokenizer)
         info = _model_info(path, file, model)
     cache = model.spec.cache_spec(

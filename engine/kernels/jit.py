@@ -15,7 +15,7 @@ import hashlib
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -395,10 +395,36 @@ class Kernel:
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
         self._engine.finalize_object()
-        address = self._engine.get_function_address("entry")
-        self.run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(address)
+        self.address = self._engine.get_function_address("entry")
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(self.address)
         """`run(address, threads)`: the same with the fields in memory, for who calls often."""
 
     def __call__(self, *fields_and_threads: int) -> None:
         fields = array("q", fields_and_threads[:-1])
         self.run(fields.buffer_info()[0], fields_and_threads[-1])
+
+
+def run_all(calls: Sequence[tuple[Kernel, array[int]]], threads: int) -> None:
+    """Call each kernel with its fields, one after the other and without Python between: other threads are not kept from
+    running."""
+    table = array("q")
+    for kernel, fields in calls:
+        table.extend((kernel.address, fields.buffer_info()[0]))
+    _sequence()(table.buffer_info()[0], len(calls), threads, 1)
+
+
+@kept
+def _sequence() -> Kernel:
+    k = Builder(("table", "n_calls", "threads"))
+    b, c = k.b, k.c
+    entry = k.ir.FunctionType(k.ir.VoidType(), [k.i8.as_pointer(), k.i32])
+
+    def one_call(index: Any, _: list[Any]) -> list[Any]:
+        place = b.add(k.field("table"), b.mul(index, c(16)))
+        function = b.inttoptr(k.load(place, k.i64), entry.as_pointer())
+        fields = b.inttoptr(k.load(place, k.i64, 8), k.i8.as_pointer())
+        b.call(function, [fields, b.trunc(k.field("threads"), k.i32)])
+        return []
+
+    k.loop(c(0), k.field("n_calls"), [], one_call)
+    return k.compile()

@@ -11,6 +11,7 @@ then stay as they are, else SMALL_NORM. Knows nothing of tensor names; tensors a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -72,62 +73,118 @@ class _Form:
         return 1.0 if self.as_stored else SMALL_NORM
 
 
-def repack(
-    parts: Sequence[Part],
-    *,
-    interleave: bool = False,
-    empty: Callable[[int], Tensor] = lambda n_bytes: torch.empty(n_bytes, dtype=torch.uint8),
-) -> PackedMatrix | None:
-    """The parts one below the other, in the narrowest form that holds all their types.
+# Bytes of packed matrices that are filled in one call.
+_AT_ONCE_BYTES = 256 << 20
 
-    With `interleave` blocks of 32 rows of exactly two equal parts alternate. `empty(n)` gives the memory of the result,
-    uint8 [n]. None where this cannot be done, and the caller has to go through `codes` and `pack`: no kernels here, a
-    type without a rule, parts of different types that do not end with a block of 32 rows, or scales too large for
-    float16 by the `norm`.
+
+class Repacking:
+    """Matrices to be repacked: gathered with `add`, which is Python's work, then filled with `run`, which is not.
+
+    `empty(n)` gives the memory of the results, uint8 [n].
     """
-    if not jit.available() or not parts or not all(_fits(part, parts[0]) for part in parts):
-        return None
-    form = _form([part.kind for part in parts])
-    n_rows, n_cols = sum(part.n_rows for part in parts), parts[0].n_cols
-    n_blocks = -(-n_rows // BLOCK_ROWS)
-    runs = _interleaved(parts) if interleave else _stacked(parts)
-    if runs is None or not n_blocks:
-        return None
-    n_groups = n_blocks * (n_cols // form.group)
-    codes = empty(n_groups * form.bits.group_bytes(form.group))
-    scales = empty(n_groups * BLOCK_ROWS * 2)
-    minima = empty(n_groups * BLOCK_ROWS * 2) if form.has_minima else None
-    # One core stays with whatever is made ready meanwhile, such as a tokenizer: a team of threads that has to wait for
-    # one of its own takes several times as long.
-    threads = max(1, torch.get_num_threads() - 1)
-    for run in runs:
-        largest = torch.zeros(threads, dtype=torch.int64)
-        _kernel(run.kind, form)(
-            run.addresses.data_ptr(),
-            codes.data_ptr(),
-            scales.data_ptr(),
-            minima.data_ptr() if minima is not None else 0,
-            n_cols // run.kind.block_size,
-            len(run.addresses) // BLOCK_ROWS,
-            run.first_block,
-            run.stride,
-            largest.data_ptr(),
-            threads,
-        )
-        if int(largest.max()) >= _INFINITE_HALF:
+
+    def __init__(
+        self, empty: Callable[[int], Tensor] = lambda n_bytes: torch.empty(n_bytes, dtype=torch.uint8)
+    ) -> None:
+        self._empty = empty
+        self._waiting: list[_Call] = []
+
+    def add(
+        self, parts: Sequence[Part], *, interleave: bool = False, on_filled: Callable[[], None] = lambda: None
+    ) -> PackedMatrix | None:
+        """The parts one below the other, in the narrowest form that holds all their types; filled by the next `run`,
+        which then calls `on_filled()`.
+
+        With `interleave` blocks of 32 rows of exactly two equal parts alternate. None where this cannot be done, and
+        the caller has to go through `codes` and `pack`: no kernels here, a type without a rule, or parts of different
+        types that do not end with a block of 32 rows.
+        """
+        if not jit.available() or not parts or not all(_fits(part, parts[0]) for part in parts):
             return None
-    by_group = (n_blocks, n_cols // form.group, -1)
-    return PackedMatrix(
-        bits=form.bits,
-        group=form.group,
-        offset=form.offset,
-        codes=codes.view(torch.int8 if form.bits is CodeBits.B8 else torch.uint8).view(by_group),
-        scales=scales.view(torch.float16).view(by_group),
-        minima=minima.view(torch.float16).view(by_group) if minima is not None else None,
-        norm=form.norm,
-        n_rows=n_rows,
-        n_cols=n_cols,
-    )
+        form = _form([part.kind for part in parts])
+        n_rows, n_cols = sum(part.n_rows for part in parts), parts[0].n_cols
+        n_blocks = -(-n_rows // BLOCK_ROWS)
+        runs = _interleaved(parts) if interleave else _stacked(parts)
+        if runs is None or not n_blocks:
+            return None
+        n_groups = n_blocks * (n_cols // form.group)
+        codes = self._empty(n_groups * form.bits.group_bytes(form.group))
+        scales = self._empty(n_groups * BLOCK_ROWS * 2)
+        minima = self._empty(n_groups * BLOCK_ROWS * 2) if form.has_minima else None
+        threads = _n_threads()
+        for number, run in enumerate(runs):
+            largest = torch.zeros(threads, dtype=torch.int64)
+            fields = (
+                run.addresses.data_ptr(),
+                codes.data_ptr(),
+                scales.data_ptr(),
+                minima.data_ptr() if minima is not None else 0,
+                n_cols // run.kind.block_size,
+                len(run.addresses) // BLOCK_ROWS,
+                run.first_block,
+                run.stride,
+                largest.data_ptr(),
+            )
+            self._waiting.append(
+                _Call(
+                    kernel=_kernel(run.kind, form),
+                    fields=array("q", fields),
+                    threads=threads,
+                    largest=largest,
+                    n_bytes=len(codes) if number == 0 else 0,
+                    on_filled=on_filled if number == len(runs) - 1 else None,
+                    kept=(run, parts, codes, scales, minima),
+                )
+            )
+        by_group = (n_blocks, n_cols // form.group, -1)
+        return PackedMatrix(
+            bits=form.bits,
+            group=form.group,
+            offset=form.offset,
+            codes=codes.view(torch.int8 if form.bits is CodeBits.B8 else torch.uint8).view(by_group),
+            scales=scales.view(torch.float16).view(by_group),
+            minima=minima.view(torch.float16).view(by_group) if minima is not None else None,
+            norm=form.norm,
+            n_rows=n_rows,
+            n_cols=n_cols,
+        )
+
+    def run(self) -> bool:
+        """Fill all that was added since the last time; False when one of the matrices has scales too large for float16
+        by its `norm`, and its contents cannot be used."""
+        waiting, self._waiting = self._waiting, []
+        while waiting:
+            n_bytes = n_calls = 0
+            while n_calls < len(waiting) and n_bytes < _AT_ONCE_BYTES:
+                n_bytes += waiting[n_calls].n_bytes
+                n_calls += 1
+            calls, waiting = waiting[:n_calls], waiting[n_calls:]
+            jit.run_all([(call.kernel, call.fields) for call in calls], calls[0].threads)
+            if any(int(call.largest.max()) >= _INFINITE_HALF for call in calls):
+                return False
+            for call in calls:
+                if call.on_filled is not None:
+                    call.on_filled()
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One call of a kernel, and what its addresses point to."""
+
+    kernel: jit.Kernel
+    fields: array[int]
+    threads: int
+    largest: Tensor
+    n_bytes: int
+    on_filled: Callable[[], None] | None
+    kept: object
+
+
+def _n_threads() -> int:
+    """One core stays with whatever is made ready meanwhile, such as a tokenizer: a team of threads that has to wait for
+    one of its own takes several times as long."""
+    return max(1, torch.get_num_threads() - 1)
 
 
 def _fits(part: Part, first: Part) -> bool:

@@ -21,7 +21,7 @@ from engine.gguf.unpack import Codes, codes, dequantise
 from engine.kernels import jit
 from engine.kernels.arena import Arena
 from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, pack
-from engine.kernels.repack import Part, repack
+from engine.kernels.repack import Part, Repacking
 from engine.layers.linear import (
     BlockedLinear,
     DenseLinear,
@@ -63,10 +63,16 @@ class Form(enum.StrEnum):
 
 
 class SharedWeights:
-    """What the packed forms of one model have in common: each matrix is made once, whichever form asks first."""
+    """What the packed forms of one model have in common: each matrix is made once, whichever form asks first.
 
-    def __init__(self) -> None:
+    While `gathering`, matrices for the CPU's kernels are handed out before they hold anything, and `fill` makes up for
+    it in one go.
+    """
+
+    def __init__(self, *, gathering: bool = False) -> None:
         self.arena = Arena()
+        self.gathering = gathering
+        self._repacking = Repacking(self.arena.empty)
         self._made: dict[tuple[str, ...], Any] = {}
 
     def get(self, names: tuple[str, ...], make: Callable[[], T]) -> T:
@@ -74,6 +80,18 @@ class SharedWeights:
         if names not in self._made:
             self._made[names] = make()
         return cast("T", self._made[names])
+
+    def repacked(
+        self, parts: list[Part], *, interleave: bool, on_filled: Callable[[], None]
+    ) -> PackedMatrix | None:
+        """As `Repacking.add`, and filled unless `gathering`."""
+        matrix = self._repacking.add(parts, interleave=interleave, on_filled=on_filled)
+        return matrix if self.gathering or self._repacking.run() else None
+
+    def fill(self) -> bool:
+        """Fill what was gathered, and gather no more. False when that cannot be done: all has to be made again."""
+        self.gathering = False
+        return self._repacking.run()
 
 
 class WeightLoader:
@@ -123,6 +141,8 @@ class WeightLoader:
         `norm` is what the input goes through first. A bias is taken along where the file has one, zero for the others.
         """
         orders = orders or {}
+        if self.form in (Form.PACKED, Form.ROUNDING):
+            return self._packed(names, orders, self._bias(names, orders), norm)
         self._told(names)
         bias = self._bias(names, orders)
         match self.form:
@@ -139,8 +159,6 @@ class WeightLoader:
                 return DequantLinear(
                     lambda: self._dense(names, orders, dtype).to(self.device), n_bytes, bias, norm
                 )
-            case Form.PACKED | Form.ROUNDING:
-                return self._packed(names, orders, bias, norm)
 
     def gated(self, gate: str, up: str, activation: Activation, norm: RMSNorm) -> Gated:
         """act(gate(x)) * up(x) for x through `norm`."""
@@ -151,7 +169,6 @@ class WeightLoader:
         n_rows = self._file.tensors[f"{gate}.weight"].shape[0]
         has_bias = any(f"{name}.bias" in self._file.tensors for name in (gate, up))
         if self._packs_for_kernels((gate, up)) and n_rows % BLOCK_ROWS == 0 and not has_bias:
-            self._told((gate, up))
             matrix = self._matrix((gate, up), {}, interleave=True)
             return PackedGate(matrix, activation, norm, rounding=self.form is Form.ROUNDING)
         return JoinedGate(self.linear(gate, up, norm=norm), activation)
@@ -209,11 +226,16 @@ class WeightLoader:
         types = {self._file.tensors[f"{name}.weight"].type for name in names}
         if types & set(_FLOAT_TYPES):
             dtype = torch.bfloat16 if self._device.kind == "cpu" else self._device.vector_dtype
-            weight = self._shared.get(names, lambda: self._dense(names, orders, dtype).to(self.device))
-            return DenseLinear(weight, bias, norm)
+
+            def dense() -> Tensor:
+                self._told(names)
+                return self._dense(names, orders, dtype).to(self.device)
+
+            return DenseLinear(self._shared.get(names, dense), bias, norm)
         if self._packs_for_kernels(names):
             matrix = self._matrix(names, orders)
             return PackedLinear(matrix, bias, norm, rounding=self.form is Form.ROUNDING)
+        self._told(names)
         parts = [self._codes(name, orders.get(name)) for name in names]
         n_rows = sum(part.q.shape[0] for part in parts)
         if types <= set(_FOUR_BIT) and self._device.kind != "cpu" and n_rows % _INT4_ROWS == 0:
@@ -225,25 +247,22 @@ class WeightLoader:
     def _matrix(
         self, names: tuple[str, ...], orders: Mapping[str, Tensor], *, interleave: bool = False
     ) -> PackedMatrix:
-        """For the CPU's kernels; what `repack` has no rule for goes through torch."""
+        """For the CPU's kernels; what `Repacking` has no rule for goes through torch."""
 
         def make() -> PackedMatrix:
-            matrix = repack(
-                [
-                    Part(
-                        rows=self._rows(f"{name}.weight"),
-                        kind=self._file.tensors[f"{name}.weight"].type,
-                        order=orders.get(name),
-                    )
-                    for name in names
-                ],
-                interleave=interleave,
-                empty=self._shared.arena.empty,
-            )
+            parts = [
+                Part(
+                    rows=self._rows(f"{name}.weight"),
+                    kind=self._file.tensors[f"{name}.weight"].type,
+                    order=orders.get(name),
+                )
+                for name in names
+            ]
+            matrix = self._shared.repacked(parts, interleave=interleave, on_filled=lambda: self._told(names))
             if matrix is not None:
                 return matrix
-            parts = [self._codes(name, orders.get(name)) for name in names]
-            return _pack_parts(parts, interleave=interleave)
+            self._told(names)
+            return _pack_parts([self._codes(name, orders.get(name)) for name in names], interleave=interleave)
 
         return self._shared.get(names, make)
 

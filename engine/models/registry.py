@@ -61,28 +61,54 @@ def load_model(
     UnsupportedModel or InvalidRequest (device).
     """
     file = path if isinstance(path, GGUFFile) else GGUFFile.open(path)
+    return begin_loading(
+        file, device=device, weights=weights, prefill=prefill, decode=decode, on_progress=on_progress
+    )()
+
+
+def begin_loading(
+    file: GGUFFile,
+    *,
+    device: Device | str = "auto",
+    weights: WeightsMode = WeightsMode.AUTO,
+    prefill: bool = True,
+    decode: bool = True,
+    on_progress: Progress | None = None,
+) -> Callable[[], Model]:
+    """`load_model` in two steps: what Python has to do comes first.
+
+    Call the result once; on a thread of its own it keeps no other from running where the weights are packed for a CPU,
+    which is where loading takes the processor and not the disk.
+    """
     device = choose_device(device) if isinstance(device, str) else device
     family = _family(file)
     spec = family.spec(file.metadata)
     check_shapes(file, spec)
     forms = _forms(file, device, weights)
-    progress = _Counter(on_progress, file, n_forms=1 if forms[True] is forms[False] else prefill + decode)
+    # Both packed forms are made of the same matrices.
+    alike = forms[True] is forms[False] or forms[True] is Form.ROUNDING
+    progress = _Counter(on_progress, file, n_forms=1 if alike else prefill + decode)
 
-    shared = SharedWeights()
+    def build(shared: SharedWeights) -> Model:
+        def stack_of(many_rows: bool) -> Stack:
+            try:
+                return family.stack(WeightLoader(file, device, forms[many_rows], progress.add, shared), spec)
+            except KeyError as error:
+                raise ModelFileError(
+                    f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; "
+                    "download it again, or convert it anew"
+                ) from error
 
-    def stack_of(many_rows: bool) -> Stack:
-        try:
-            return family.stack(WeightLoader(file, device, forms[many_rows], progress.add, shared), spec)
-        except KeyError as error:
-            raise ModelFileError(
-                f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; download it again, or convert it anew"
-            ) from error
+        model = Model(
+            spec, device, stack_of, one_form=forms[True] is forms[False], settle=shared.arena.join_pages
+        )
+        model.prepare(prefill=prefill, decode=decode)
+        return model
 
-    model = Model(
-        spec, device, stack_of, one_form=forms[True] is forms[False], settle=shared.arena.join_pages
-    )
-    model.prepare(prefill=prefill, decode=decode)
-    return model
+    gathered = SharedWeights(gathering=True)
+    model = build(gathered)
+    # Where one matrix refuses, each is tried by itself.
+    return lambda: model if gathered.fill() else build(SharedWeights())
 
 
 class _Counter:

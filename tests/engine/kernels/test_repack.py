@@ -10,7 +10,7 @@ from engine.gguf.types import GGMLType
 from engine.gguf.unpack import codes, dequantise
 from engine.kernels.arena import Arena
 from engine.kernels.packed import BLOCK_ROWS, CodeBits, PackedMatrix, unpack
-from engine.kernels.repack import SMALL_NORM, Part, repack
+from engine.kernels.repack import SMALL_NORM, Part, Repacking
 from engine.layers.weights import _pack_parts
 
 pytestmark = pytest.mark.usefixtures("needs_jit")
@@ -32,6 +32,18 @@ HALVES = {
 }
 AS_STORED = {GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0, GGMLType.IQ4_NL}
 N_COLS = 512
+
+
+def repack(
+    parts: list[Part], *, interleave: bool = False, repacking: Repacking | None = None
+) -> PackedMatrix | None:
+    """One matrix, filled; None where it cannot be."""
+    repacking = repacking or Repacking()
+    told: list[bool] = []
+    matrix = repacking.add(parts, interleave=interleave, on_filled=lambda: told.append(True))
+    filled = repacking.run() and matrix is not None
+    assert bool(told) == filled
+    return matrix if filled else None
 
 
 def drawn(kind: GGMLType, n_rows: int, *, seed: int, size: float = 0.01) -> Tensor:
@@ -208,7 +220,7 @@ def test_memory_of_the_caller() -> None:
         return given[-1]
 
     parts = [drawn_part(GGMLType.Q4_1, 64, seed=12)]
-    found = repack(parts, empty=empty)
+    found = repack(parts, repacking=Repacking(empty))
     check(found, parts)
     assert found is not None and found.minima is not None
     addresses = {found.codes.data_ptr(), found.scales.data_ptr(), found.minima.data_ptr()}
@@ -268,3 +280,24 @@ def test_the_form_depends_on_types_alone() -> None:
     rows = torch.zeros(32, 24 * N_COLS // 32, dtype=torch.uint8)
     found = repack([Part(rows=rows, kind=GGMLType.Q5_1)])
     assert found is not None and found.bits is CodeBits.B5
+
+
+def test_many_matrices_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filled by one `run` in several calls, some with parts of several types; told in their order."""
+    monkeypatch.setattr("engine.kernels.repack._AT_ONCE_BYTES", 100_000)
+    kinds = (GGMLType.Q4_0, GGMLType.Q5_0, GGMLType.Q8_0, GGMLType.Q6_K, GGMLType.Q4_K)
+    groups = [[drawn_part(kind, 64, seed=50 + number)] for number, kind in enumerate(kinds)]
+    groups.append([drawn_part(GGMLType.Q5_0, 64, seed=60), drawn_part(GGMLType.Q8_0, 32, seed=61)])
+    repacking = Repacking()
+    told: list[int] = []
+    found = [
+        repacking.add(parts, on_filled=lambda number=number: told.append(number))  # type: ignore[misc]
+        for number, parts in enumerate(groups)
+    ]
+    assert not told
+    assert repacking.run()
+    assert told == list(range(len(groups)))
+    for matrix, parts in zip(found, groups, strict=True):
+        check(matrix, parts)
+    assert repacking.run()
+    assert len(told) == len(groups)
