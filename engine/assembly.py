@@ -65,7 +65,7 @@ class DecodeEngine:
     client: PrefillClient | None
     listen_port: int | None
     fingerprint: str | None
-    ahead: _PrefillForm
+    ahead: _Ahead
 
     def close(self) -> None:
         self.ahead.stop()
@@ -91,8 +91,8 @@ class _Stopping(Exception):
     """Ends the making of a form that nobody will use any more."""
 
 
-class _PrefillForm:
-    """Makes a model's form for prompts on a thread, which `stop` ends at the next matrix.
+class _Ahead:
+    """Makes what the first prompt needs on a thread, once the engine can answer; `stop` ends it at the next matrix.
 
     A thread that still computes when the interpreter ends takes the process down with a fault.
     """
@@ -108,8 +108,8 @@ class _PrefillForm:
             raise _Stopping
         self._on_progress(done, total)
 
-    def start(self, model: Model) -> None:
-        self._thread = threading.Thread(target=self._make, args=(model,), name="prefill-form", daemon=True)
+    def start(self, loaded: _Loaded) -> None:
+        self._thread = threading.Thread(target=self._make, args=(loaded,), name="ahead", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -117,15 +117,16 @@ class _PrefillForm:
         if self._thread is not None:
             self._thread.join()
 
-    def _make(self, model: Model) -> None:
+    def _make(self, loaded: _Loaded) -> None:
         try:
-            model.prepare(decode=False)
-            model.settle(self._stopping.is_set)
+            loaded.tokenizer.prepare()
+            loaded.model.prepare(decode=False)
+            loaded.model.settle(self._stopping.is_set)
         except _Stopping:
             return
         except BatonError as error:
             # The first prompt meets the same fault, and its request is told.
-            log.warning("the form for prompts could not be made: %s", error)
+            log.warning("what prompts need could not be made: %s", error)
 
 
 def open_decode_engine(
@@ -137,7 +138,7 @@ def open_decode_engine(
     """
     has_worker = bool(args.peer or args.listen)
     fingerprint = _fingerprint(args, needed=has_worker)
-    ahead = _PrefillForm(on_progress)
+    ahead = _Ahead(on_progress)
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
     memory = _Memory(loaded.cache, shared=has_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
@@ -160,7 +161,7 @@ def open_decode_engine(
     if not has_worker:
         # The form for prompts is made while the first one is being typed. With a worker it may never be needed, and
         # waits for the first prompt that has to be prefilled here.
-        ahead.start(loaded.model)
+        ahead.start(loaded)
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
@@ -255,7 +256,7 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
         )
         loading = beside.submit(finish)
         # A vocabulary of 260,000 tokens takes longer to build than the weights to load.
-        tokenizer = Tokenizer.from_metadata(file.metadata)
+        tokenizer = Tokenizer.from_metadata(file.metadata, prepare=False)
         model = loading.result()
         template = ChatTemplate.from_metadata(file.metadata, tokenizer)
         info = _model_info(path, file, model)

@@ -54,7 +54,7 @@ class Contestant:
         with ThreadPoolExecutor(1) as beside:
             finish = begin_loading(file, device=device, weights=WeightsMode(weights), prefill=False)
             loading = beside.submit(finish)
-            Tokenizer.from_metadata(file.metadata)
+            tokenizer = Tokenizer.from_metadata(file.metadata, prepare=False)
             tokenizer_end = time.perf_counter()
             model = loading.result()
             model.device.synchronize()
@@ -64,16 +64,17 @@ class Contestant:
         end = time.perf_counter()
         self._model, self._sequence = model, pool.sequence(0)
         # As when serving, this is done after the engine can answer.
+        tokenizer.prepare()
         model.prepare()
         model.settle(lambda: False)
         prefill_form_end = time.perf_counter()
         return {
             "seconds": end - begin,
             "parts": {
-                "tokenizer, beside the weights": tokenizer_end - begin,
+                "vocabulary, beside the weights": tokenizer_end - begin,
                 "weights": weights_end - tokenizer_end,
                 "cache": end - weights_end,
-                "prefill form and huge pages, after": prefill_form_end - end,
+                "merges, prefill form and huge pages, after": prefill_form_end - end,
             },
             "model_type": f"{model.spec.architecture} {model.spec.name}",
             "model_size": sum(info.n_bytes for info in file.tensors.values()),

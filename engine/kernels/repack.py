@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -73,8 +74,8 @@ class _Form:
         return 1.0 if self.as_stored else SMALL_NORM
 
 
-# Bytes of packed matrices that are filled in one call.
-_AT_ONCE_BYTES = 256 << 20
+# Bytes of packed matrices that a thread fills without Python between.
+_AT_ONCE_BYTES = 32 << 20
 
 
 class Repacking:
@@ -111,9 +112,8 @@ class Repacking:
         codes = self._empty(n_groups * form.bits.group_bytes(form.group))
         scales = self._empty(n_groups * BLOCK_ROWS * 2)
         minima = self._empty(n_groups * BLOCK_ROWS * 2) if form.has_minima else None
-        threads = _n_threads()
         for number, run in enumerate(runs):
-            largest = torch.zeros(threads, dtype=torch.int64)
+            largest = torch.zeros(1, dtype=torch.int64)
             fields = (
                 run.addresses.data_ptr(),
                 codes.data_ptr(),
@@ -129,9 +129,8 @@ class Repacking:
                 _Call(
                     kernel=_kernel(run.kind, form),
                     fields=array("q", fields),
-                    threads=threads,
                     largest=largest,
-                    n_bytes=len(codes) if number == 0 else 0,
+                    n_bytes=len(codes),
                     on_filled=on_filled if number == len(runs) - 1 else None,
                     kept=(run, parts, codes, scales, minima),
                 )
@@ -153,19 +152,31 @@ class Repacking:
         """Fill all that was added since the last time; False when one of the matrices has scales too large for float16
         by its `norm`, and its contents cannot be used."""
         waiting, self._waiting = self._waiting, []
-        while waiting:
-            n_bytes = n_calls = 0
-            while n_calls < len(waiting) and n_bytes < _AT_ONCE_BYTES:
-                n_bytes += waiting[n_calls].n_bytes
-                n_calls += 1
-            calls, waiting = waiting[:n_calls], waiting[n_calls:]
-            jit.run_all([(call.kernel, call.fields) for call in calls], calls[0].threads)
-            if any(int(call.largest.max()) >= _INFINITE_HALF for call in calls):
-                return False
-            for call in calls:
-                if call.on_filled is not None:
-                    call.on_filled()
+        # Matrix by matrix on threads of their own, large ones first: a team of OpenMP's would wait for its slowest.
+        waiting.sort(key=lambda call: call.n_bytes, reverse=True)
+        slices: list[list[_Call]] = []
+        room = 0
+        for call in waiting:
+            if call.n_bytes > room:
+                slices.append([])
+                room = _AT_ONCE_BYTES
+            slices[-1].append(call)
+            room -= call.n_bytes
+        pool = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="repack")
+        try:
+            for calls, _ in zip(slices, pool.map(_run_slice, slices), strict=True):
+                if any(int(call.largest) >= _INFINITE_HALF for call in calls):
+                    return False
+                for call in calls:
+                    if call.on_filled is not None:
+                        call.on_filled()
+        finally:
+            pool.shutdown(cancel_futures=True)
         return True
+
+
+def _run_slice(calls: list[_Call]) -> None:
+    jit.run_all([(call.kernel, call.fields) for call in calls], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,17 +185,10 @@ class _Call:
 
     kernel: jit.Kernel
     fields: array[int]
-    threads: int
     largest: Tensor
     n_bytes: int
     on_filled: Callable[[], None] | None
     kept: object
-
-
-def _n_threads() -> int:
-    """One core stays with whatever is made ready meanwhile, such as a tokenizer: a team of threads that has to wait for
-    one of its own takes several times as long."""
-    return max(1, torch.get_num_threads() - 1)
 
 
 def _fits(part: Part, first: Part) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
+
+from tokenizers import Tokenizer as Merging
 
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.tokenizer import bpe, spm
@@ -21,6 +25,18 @@ EXACT_CHARS = 1 << 18
 _HIDDEN_TYPES = frozenset({TokenType.CONTROL, TokenType.UNKNOWN})
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Hundreds of thousands of small objects are made here; the collector would walk them again and again."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Tokenizer:
     """One model's tokenizer. Safe to share between threads: nothing changes after it is made but caches."""
 
@@ -28,28 +44,19 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._types = vocabulary.types
         self._is_spm = vocabulary.kind is VocabularyKind.SPM
+        self._rules = None if self._is_spm else pre_tokenizer(vocabulary.pre)
         self._bytes: dict[int, bytes] = {}
+        self._merging: Merging | None = None
+        self._building = threading.Lock()
         add_bos = vocabulary.add_bos
-        # Hundreds of thousands of small objects are made here; the collector would walk them again and again.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            if self._is_spm:
-                self._merging = spm.build_spm(vocabulary)
-                add_bos = True if add_bos is None else add_bos
-            else:
-                rules = pre_tokenizer(vocabulary.pre)
-                self._merging = bpe.build_bpe(vocabulary, rules)
-                add_bos = rules.add_bos if add_bos is None else add_bos
-        finally:
-            if collecting:
-                gc.enable()
-        self._lacks_bytes = self._merging.get_vocab_size() > self.n_vocab
+        if add_bos is None:
+            add_bos = self._rules.add_bos if self._rules is not None else True
         self._add_bos = bool(add_bos) and vocabulary.bos_id is not None
         self._add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
-        control = self._ids_of(_HIDDEN_TYPES)
+        special = [index for index, kind in enumerate(self._types) if kind != TokenType.NORMAL]
+        control = self._ids_of(special, _HIDDEN_TYPES)
         control.update({vocabulary.tokens[index]: index for index in vocabulary.markup_ids})
-        defined = self._ids_of({TokenType.USER_DEFINED})
+        defined = self._ids_of(special, {TokenType.USER_DEFINED})
         # A guard goes inside a token, so one of a single character cannot be guarded.
         self._template_tokens = SpecialTokens(
             {text: index for text, index in control.items() if len(text) > 1}
@@ -58,9 +65,20 @@ class Tokenizer:
         self._all_special = SpecialTokens(control | defined)
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """From a GGUF file's metadata; raises UnsupportedModel or ModelFileError."""
-        return cls(read_vocabulary(metadata))
+    def from_metadata(cls, metadata: Mapping[str, Any], *, prepare: bool = True) -> Tokenizer:
+        """From a GGUF file's metadata; raises UnsupportedModel or ModelFileError.
+
+        Without `prepare` the tables for encoding, which take the longest, wait for `prepare()` or the first text.
+        """
+        with _uncollected():
+            tokenizer = cls(read_vocabulary(metadata))
+        if prepare:
+            tokenizer.prepare()
+        return tokenizer
+
+    def prepare(self) -> None:
+        """Build the tables for encoding now; from any thread. Raises ModelFileError for merges that make no sense."""
+        self._tables()
 
     @property
     def n_vocab(self) -> int:
@@ -185,23 +203,35 @@ class Tokenizer:
     def _strips_first_space(self, continues: bool) -> bool:
         return self._vocabulary.add_space_prefix and not continues
 
-    def _ids_of(self, types: Iterable[int]) -> dict[str, int]:
-        wanted = frozenset(types)
-        tokens = self._vocabulary.tokens
-        return {tokens[index]: index for index, kind in enumerate(self._types) if kind in wanted}
+    def _ids_of(self, ids: Iterable[int], types: Collection[int]) -> dict[str, int]:
+        return {self._vocabulary.tokens[index]: index for index in ids if self._types[index] in types}
+
+    def _tables(self) -> Merging:
+        if self._merging is None:
+            with self._building, _uncollected():
+                if self._merging is None:
+                    rules = self._rules
+                    self._merging = (
+                        spm.build_spm(self._vocabulary)
+                        if rules is None
+                        else bpe.build_bpe(self._vocabulary, rules)
+                    )
+        return self._merging
 
     def _finish(self, pieces: list[str | int], *, add_bos: bool, add_eos: bool) -> list[int]:
         ids: list[int] = []
         if add_bos and self._add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
         texts = self._plain_texts(pieces)
-        encodings = iter(self._merging.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
+        merging = self._tables()
+        encodings = iter(merging.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
         for piece in pieces:
             if isinstance(piece, int):
                 ids.append(piece)
             else:
                 ids.extend(next(encodings).ids)
-        if self._lacks_bytes:
+        if merging.get_vocab_size() > self.n_vocab:
+            # Bytes that the vocabulary lacks.
             ids = [token_id for token_id in ids if token_id < self.n_vocab]
         if add_eos and self._add_eos and self.eos_id is not None:
             ids.append(self.eos_id)

@@ -283,7 +283,7 @@ def test_the_form_depends_on_types_alone() -> None:
 
 
 def test_many_matrices_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Filled by one `run` in several calls, some with parts of several types; told in their order."""
+    """Filled by one `run` on several threads, some with parts of several types."""
     monkeypatch.setattr("engine.kernels.repack._AT_ONCE_BYTES", 100_000)
     kinds = (GGMLType.Q4_0, GGMLType.Q5_0, GGMLType.Q8_0, GGMLType.Q6_K, GGMLType.Q4_K)
     groups = [[drawn_part(kind, 64, seed=50 + number)] for number, kind in enumerate(kinds)]
@@ -296,7 +296,7 @@ def test_many_matrices_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert not told
     assert repacking.run()
-    assert told == list(range(len(groups)))
+    assert sorted(told) == list(range(len(groups)))
     for matrix, parts in zip(found, groups, strict=True):
         check(matrix, parts)
     assert repacking.run()
