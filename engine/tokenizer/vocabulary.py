@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from engine.errors import ModelFileError, UnsupportedModel
@@ -124,7 +125,7 @@ HARMONY_TEXTS = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constra
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Tokens of one model; index is id. `scores` only for SPM, `merges` ("left right") only for BPE.
+    """Tokens of one model; index is id. `scores` only for SPM, `read_merges()` ("left right") only for BPE.
 
     `markup_ids` are tokens of plain text that are looked for like control tokens where those are.
     """
@@ -134,7 +135,7 @@ class Vocabulary:
     tokens: tuple[str, ...]
     types: tuple[int, ...]
     scores: tuple[float, ...]
-    merges: tuple[str, ...]
+    read_merges: Callable[[], tuple[str, ...]]
     bos_id: int | None
     eos_id: int | None
     unknown_id: int | None
@@ -143,6 +144,11 @@ class Vocabulary:
     add_bos: bool | None
     add_eos: bool
     add_space_prefix: bool
+
+    @cached_property
+    def merges(self) -> tuple[str, ...]:
+        """Read when first asked for, as nothing but encoding needs them. Raises ModelFileError."""
+        return self.read_merges()
 
     def digest(self) -> str:
         """sha256 over everything that decides which ids a text becomes."""
@@ -189,7 +195,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             if kind is VocabularyKind.SPM
             else ()
         ),
-        merges=_strings(metadata, "tokenizer.ggml.merges") if kind is VocabularyKind.BPE else (),
+        read_merges=lambda: _strings(metadata, "tokenizer.ggml.merges") if kind is VocabularyKind.BPE else (),
         bos_id=bos_id,
         eos_id=eos_id,
         unknown_id=unknown_id,
