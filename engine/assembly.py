@@ -186,9 +186,14 @@ def open_prefill_engine(
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
     worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
+    try:
+        listen_port = worker.open(_LISTEN_TIMEOUT_S)
+    except BaseException:
+        worker.close()
+        raise
     return PrefillEngine(
         worker=worker,
-        listen_port=worker.open(_LISTEN_TIMEOUT_S),
+        listen_port=listen_port,
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
     )

@@ -17,6 +17,7 @@ from engine.cli.log import SAY_AGAIN_S, log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
+from engine.node.listening import listening_fault
 from engine.node.running import announce
 from engine.repeats import Repeats
 
@@ -208,6 +209,8 @@ def _check(args: argparse.Namespace) -> None:
             f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that "
             "clients must send"
         )
+    if args.listen and (fault := listening_fault(*config.split_address(args.listen))):
+        raise UserError(f"{config.LISTEN.flag} {args.listen}: {fault}")
 
 
 def _api_key() -> str | None:
