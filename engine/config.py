@@ -190,6 +190,25 @@ PORT = Setting(
     example=str(ENDPOINT_PORT),
     help="the port of the OpenAI endpoint; 0 takes a free one",
 )
+MAX_TOKENS = Setting(
+    name="max_tokens",
+    kind=int,
+    default=None,
+    metavar="N",
+    minimum=1,
+    example="200",
+    help="end the answer after this many tokens",
+)
+TEMPERATURE = Setting(
+    name="temperature",
+    kind=float,
+    default=None,
+    metavar="T",
+    minimum=0,
+    maximum=100,
+    example="0.8",
+    help="0 always takes the likeliest token",
+)
 SLOTS = Setting(
     name="slots",
     kind=int,
