@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.answer import Answer
-from engine.cli.children import Child
+from engine.cli.children import Child, ended_together
 from engine.cli.progress import ProgressBar
 from engine.config import DEVICE, FROM_STDIN, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
@@ -122,6 +122,7 @@ def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
         with (
             Child("worker", worker_words, folder / "worker.log") as worker,
             Child("decoder", decoder_words, folder / "decoder.log") as decoder,
+            ended_together(worker, decoder),
         ):
             address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=_START_TIMEOUT_S)['port']}"
             _say(args, f"  the worker, which prefills the prompt (process {worker.pid})")
@@ -183,16 +184,13 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
         file=stream,
         flush=True,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        has_worker = True
-        while True:
-            pair.decoder.check()
-            if has_worker and not pair.worker.is_running:
-                has_worker = False
-                print(
-                    "The worker has ended: prompts are prefilled by the decoder now", file=stream, flush=True
-                )
-            time.sleep(1.0)
+    has_worker = True
+    while True:
+        pair.decoder.check()
+        if has_worker and not pair.worker.is_running:
+            has_worker = False
+            print("The worker has ended: prompts are prefilled by the decoder now", file=stream, flush=True)
+        time.sleep(1.0)
 
 
 def _own_name() -> str:
