@@ -41,6 +41,11 @@ def models_dir() -> Path:
     return user_path(given) if given else cache_dir() / "models"
 
 
+def scratch_dir() -> Path:
+    """Where folders are kept that last as long as one run."""
+    return cache_dir() / "scratch"
+
+
 def identity_dir(given: str | None = None) -> Path:
     """Where this computer's key, certificate and trusted certificates are kept: `given`, or with the settings."""
     return user_path(given) if given else config_dir() / "identity"

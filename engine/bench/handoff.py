@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.node.identity import Identity
+from engine.node.scratch import private_folder
 from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
@@ -221,8 +221,8 @@ def _joined(config: HandoffConfig, source: SharedMemory, landing: SharedMemory) 
     prefiller = PacedPrefiller(
         spec, chunk_tokens=config.chunk_tokens, compute_s=config.compute_ms_per_chunk / 1000
     )
-    with tempfile.TemporaryDirectory(prefix="baton-bench-") as name, contextlib.ExitStack() as closing:
-        decoder, worker_folder = Path(name) / "decoder", Path(name) / "worker"
+    with private_folder("bench") as folder, contextlib.ExitStack() as closing:
+        decoder, worker_folder = folder / "decoder", folder / "worker"
         decoder_id, worker_id = Identity.load_or_create(decoder), Identity.load_or_create(worker_folder)
         common: dict[str, Any] = {
             "identity": _identity(config, spec),

@@ -19,7 +19,6 @@ import contextlib
 import json
 import mmap
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -42,6 +41,7 @@ from engine.gguf.reader import GGUFFile
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
+from engine.node.scratch import private_folder
 from engine.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 512
@@ -283,8 +283,8 @@ def _add_rows(divergence: Divergence, wanted: Tensor, rows: Iterable[tuple[int, 
 def _add_peer(
     divergence: Divergence, wanted: Tensor, peer: Subject, tokens: list[int], *, one_by_one: bool
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
-        path = f"{folder}/logits"
+    with private_folder("bench") as folder:
+        path = str(folder / "logits")
         peer.ask("logits", tokens=tokens, path=path, one_by_one=one_by_one)
         divergence.add(wanted, torch.from_file(path, size=wanted.numel()).view_as(wanted))
 

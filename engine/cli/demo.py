@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,9 +105,9 @@ class _Pair:
 @contextlib.contextmanager
 def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
     from engine.node.identity import Identity
+    from engine.node.scratch import private_folder
 
-    with tempfile.TemporaryDirectory(prefix="baton-demo-") as name:
-        folder = Path(name)
+    with private_folder("demo") as folder:
         worker_id = Identity.load_or_create(folder / "worker")
         decoder_id = Identity.load_or_create(folder / "decoder")
         common = ["--model", str(path), "--weights", args.weights, "--device", args.device]
