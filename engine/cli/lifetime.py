@@ -34,7 +34,8 @@ def unwinding_on_signals() -> Iterator[None]:
     They raise KeyboardInterrupt, or SystemExit with 128 + the signal's number. Whatever does not let itself be unwound
     within END_WITHIN_S is left, and the process ended; a second Ctrl-C ends it at once.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # Windows knows Ctrl-C alone of them, which Python raises there by itself.
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
         return
     ends = [signal.SIGINT, signal.SIGTERM]

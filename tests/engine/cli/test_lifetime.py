@@ -72,6 +72,7 @@ def python_s_own_handler():
 
 def test_a_signal_that_another_thread_took_wakes_the_main_thread() -> None:
     def take_it() -> None:
+        time.sleep(0.1)  # the main thread sleeps by then; if not, it hears of it anyhow
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt), unwinding_on_signals():
