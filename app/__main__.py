@@ -10,7 +10,10 @@ import sys
 
 
 def main() -> int:
-    from engine.__main__ import main as engine_main
+    try:
+        from engine.__main__ import main as engine_main
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT; the engine's own way in takes care of it from here on
 
     if len(sys.argv) > 1:
         return engine_main()

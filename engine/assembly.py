@@ -6,12 +6,13 @@ The only place that knows all of them; `baton serve` and `baton worker` run what
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
 import mmap
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +48,9 @@ _WARM_UP_TOKENS = 64
 # A courier listens at once or not at all.
 _LISTEN_TIMEOUT_S = 10.0
 
+# What computes is told to stop, and waited for no longer: whoever ends Baton wants it gone.
+_STOP_TIMEOUT_S = 1.0
+
 _Result = TypeVar("_Result")
 
 OnProgress = Callable[[int, int], None]
@@ -68,8 +72,10 @@ class DecodeEngine:
     ahead: _Ahead
 
     def close(self) -> None:
+        """End what runs; a step that takes too long is left to end with the process."""
         self.ahead.stop()
-        self.loop.close()
+        with contextlib.suppress(HostError):
+            self.loop.close(_STOP_TIMEOUT_S)
         if self.client is not None:
             self.client.close()
 
@@ -115,7 +121,7 @@ class _Ahead:
     def stop(self) -> None:
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_TIMEOUT_S)
 
     def _make(self, loaded: _Loaded) -> None:
         try:
@@ -186,9 +192,14 @@ def open_prefill_engine(
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
     worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
+    try:
+        listen_port = worker.open(_LISTEN_TIMEOUT_S)
+    except BaseException:
+        worker.close()
+        raise
     return PrefillEngine(
         worker=worker,
-        listen_port=worker.open(_LISTEN_TIMEOUT_S),
+        listen_port=listen_port,
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
     )
@@ -206,13 +217,24 @@ def _fingerprint(args: argparse.Namespace, *, needed: bool) -> str | None:
 
 
 def _on_a_thread_of_its_own(step: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
-    """Run `step` on a thread that ends with it.
+    """Run `step` on a thread that ends with it; who is told to end meanwhile does not wait for it.
 
     A thread that has computed keeps OpenMP's team of threads; with more teams than cores their spinning is cut short,
     and every call of the engine's own thread would have to wake its team.
     """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(step, *args, **options).result()
+    outcome: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(step(*args, **options))
+        except BaseException as error:  # raised again where it is waited for
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name=step.__name__, daemon=True)
+    thread.start()
+    wait([outcome])
+    thread.join()
+    return outcome.result()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,14 @@ setting does is the business of whoever reads it.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UserError
+from engine.numbers import number_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,8 @@ class Setting:
     """One setting: `parse` makes its value from text, or raises UserError with a sentence that names it.
 
     `kind` is int, float, str or bool; a bool's flag takes no value. `default` None means that Baton chooses.
-    `minimum` and `maximum` are inclusive; `choices` lists every allowed word. `check` refuses a text by raising
-    UserError.
+    `minimum` and `maximum` are inclusive; `choices` lists every allowed word. `check` says what is wrong with a text,
+    or nothing where it is right. `example` is a value that may be shown to someone who gave a wrong one.
     """
 
     name: str
@@ -32,68 +34,129 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    check: Callable[[str], None] | None = None
+    check: Callable[[str], str] | None = None
     metavar: str = ""
+    example: str = ""
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def value_name(self) -> str:
+        """How help and errors call the value."""
+        return self.metavar or "|".join(self.choices) or self.name.upper()
+
     def parse(self, text: str) -> Any:
+        if not text.strip():
+            raise UserError(f"{self.flag} is empty: it takes {self.value_name}{self._for_example}")
         if self.choices and text not in self.choices:
-            raise UserError(f"{self.flag} {text}: choose one of {', '.join(self.choices)}")
+            raise self._refusal(text, f"choose one of {', '.join(self.choices)}")
         try:
             value = self.kind(text)
         except ValueError:
             wanted = "a whole number" if self.kind is int else "a number"
-            raise UserError(f"{self.flag} {text}: {wanted} is needed here") from None
-        if self.minimum is not None and not value >= self.minimum:
-            raise UserError(f"{self.flag} {text}: at least {self.minimum:g} is needed here")
-        if self.maximum is not None and not value <= self.maximum:
-            raise UserError(f"{self.flag} {text}: at most {self.maximum:g} is allowed here")
-        if self.check is not None:
-            self.check(text)
+            raise self._refusal(text, f"{wanted} is needed here") from None
+        if self.kind is float and not math.isfinite(value):
+            raise self._refusal(text, "a number is needed here")
+        if self.minimum is not None and value < self.minimum:
+            raise self._refusal(text, f"at least {number_text(self.minimum)} is needed here")
+        if self.maximum is not None and value > self.maximum:
+            raise self._refusal(text, f"at most {number_text(self.maximum)} is allowed here")
+        if self.check is not None and (fault := self.check(text)):
+            raise self._refusal(text, fault)
         return value
 
     def describe(self) -> str:
         """The help text with range, unit and default."""
         notes = []
         if self.minimum is not None and self.maximum is not None:
-            notes.append(f"{self.minimum:g} to {self.maximum:g}{' ' + self.unit if self.unit else ''}")
+            span = f"{number_text(self.minimum)} to {number_text(self.maximum)}"
+            notes.append(f"{span} {self.unit}" if self.unit else span)
         elif self.unit:
             notes.append(f"in {self.unit}")
         if self.default is not None and self.kind is not bool:
             notes.append(f"default {self.default}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help
 
+    @property
+    def _for_example(self) -> str:
+        return f", for example {self.flag} {self.example}" if self.example else ""
 
-def _check_address(text: str) -> None:
-    split_address(text)
-
-
-def _check_peer(text: str) -> None:
-    if text != FROM_STDIN:
-        split_address(text)
-
-
-def _check_fingerprint(text: str) -> None:
-    if not re.fullmatch(r"[0-9a-f]{64}", re.sub(r"[\s:.-]", "", text).lower()):
-        raise UserError(
-            f"--trust {text}: a fingerprint has 64 hexadecimal digits; the other computer prints its own at the start"
-        )
+    def _refusal(self, text: str, fault: str) -> UserError:
+        return UserError(f"{self.flag} {text}: {fault}{self._for_example}")
 
 
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT as a pair; an IPv6 host stands in brackets. Raises UserError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise UserError(f"{text}: an address is written HOST:PORT, for example 192.168.1.20:7118")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UserError(f"{text}: write an IPv6 address in brackets, for example [fe80::1%en0]:7118")
-    return host, int(port)
+    if fault := _address_fault(text):
+        raise UserError(f"{text}: {fault}, for example 192.168.1.20:7118")
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
+
+def _address_fault(text: str) -> str:
+    """What is wrong with a HOST:PORT."""
+    if "://" in text:
+        return f"an address is written HOST:PORT, without {text.partition('://')[0]}://"
+    host, colon, port = text.rpartition(":")
+    if not colon or not port or text.endswith("]"):
+        return "an address is written HOST:PORT, and the port is missing"
+    if not host:
+        return "an address is written HOST:PORT, and the host is missing"
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return "an IPv6 address is written in brackets, [ADDRESS]:PORT"
+    if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+        return "an address is written HOST:PORT, and a port is a whole number, 65535 at most"
+    return _name_fault(host.removeprefix("[").removesuffix("]"))
+
+
+def _called_address_fault(text: str) -> str:
+    """As `_address_fault`, of an address that is called and not listened on."""
+    if fault := _address_fault(text):
+        return fault
+    if split_address(text)[1] == 0:
+        return "port 0 stands for a free one when listening; name the port that the other computer listens on"
+    return ""
+
+
+def _peer_fault(text: str) -> str:
+    return "" if text == FROM_STDIN else _called_address_fault(text)
+
+
+def _host_fault(text: str) -> str:
+    """What is wrong with a HOST that has its port elsewhere."""
+    if text.startswith("[") and text.endswith("]"):
+        return "an IPv6 address is written without brackets here"
+    if "://" in text or (":" in text and _name_fault(text)):
+        return "only the host stands here, and its port in --port"
+    return _name_fault(text)
+
+
+def _name_fault(host: str) -> str:
+    """What is wrong with the name or address of a computer."""
+    if ":" in host:
+        import ipaddress
+
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            return "this is no IPv6 address"
+        return ""
+    try:
+        ascii_name = host.encode("idna").decode()
+    except UnicodeError:
+        ascii_name = ""
+    return "" if _COMPUTER_NAME.fullmatch(ascii_name) else "no computer can have such a name or address"
+
+
+def _fingerprint_fault(text: str) -> str:
+    if re.fullmatch(r"[0-9a-f]{64}", re.sub(r"[\s:.-]", "", text).lower()):
+        return ""
+    return "a fingerprint has 64 hexadecimal digits; the other computer prints its own at the start"
+
+
+_COMPUTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 # In place of an address: it is not known yet, and will come as a line on standard input.
 FROM_STDIN = "-"
@@ -107,12 +170,15 @@ MODEL = Setting(
     kind=str,
     default="smollm2-135m",
     metavar="NAME|FILE",
+    example="smollm2-135m",
     help="a name from `baton models list`, downloaded when missing, or a GGUF file",
 )
 HOST = Setting(
     name="host",
     kind=str,
     default="127.0.0.1",
+    check=_host_fault,
+    example="127.0.0.1",
     help="the address the OpenAI endpoint listens on; others than loopback open it to the network",
 )
 PORT = Setting(
@@ -121,7 +187,27 @@ PORT = Setting(
     default=ENDPOINT_PORT,
     minimum=0,
     maximum=65535,
+    example=str(ENDPOINT_PORT),
     help="the port of the OpenAI endpoint; 0 takes a free one",
+)
+MAX_TOKENS = Setting(
+    name="max_tokens",
+    kind=int,
+    default=None,
+    metavar="N",
+    minimum=1,
+    example="200",
+    help="end the answer after this many tokens",
+)
+TEMPERATURE = Setting(
+    name="temperature",
+    kind=float,
+    default=None,
+    metavar="T",
+    minimum=0,
+    maximum=100,
+    example="0.8",
+    help="0 always takes the likeliest token",
 )
 SLOTS = Setting(
     name="slots",
@@ -176,7 +262,8 @@ PEER = Setting(
     kind=str,
     default=None,
     metavar="HOST:PORT",
-    check=_check_peer,
+    check=_peer_fault,
+    example=f"192.168.1.20:{COURIER_PORT}",
     help='the worker that prefills prompts for this computer; "-" reads it from standard input',
 )
 LISTEN = Setting(
@@ -184,7 +271,8 @@ LISTEN = Setting(
     kind=str,
     default=None,
     metavar="HOST:PORT",
-    check=_check_address,
+    check=_address_fault,
+    example=f"0.0.0.0:{COURIER_PORT}",
     help="wait here for the other computer to connect; port 0 takes a free one",
 )
 DIAL = Setting(
@@ -192,7 +280,8 @@ DIAL = Setting(
     kind=str,
     default=None,
     metavar="HOST:PORT",
-    check=_check_address,
+    check=_called_address_fault,
+    example=f"192.168.1.20:{COURIER_PORT}",
     help="connect to the other computer, which listens there",
 )
 TRUST = Setting(
@@ -200,7 +289,7 @@ TRUST = Setting(
     kind=str,
     default=None,
     metavar="FINGERPRINT",
-    check=_check_fingerprint,
+    check=_fingerprint_fault,
     help="the fingerprint that the other computer prints; nobody else is talked to",
 )
 IDENTITY = Setting(
@@ -222,6 +311,6 @@ def add_flags(parser: argparse._ActionsContainer, settings: Iterable[Setting]) -
             setting.flag,
             type=setting.parse,
             default=setting.default,
-            metavar=setting.metavar or ("|".join(setting.choices) or setting.name.upper()),
+            metavar=setting.value_name,
             help=setting.describe().replace("%", "%%"),
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import platformdirs
 
+from engine.files import user_path
+
 _NAME = "baton"
 
 
@@ -36,12 +38,17 @@ def log_dir() -> Path:
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
     given = os.environ.get("BATON_MODELS")
-    return Path(given).expanduser() if given else cache_dir() / "models"
+    return user_path(given) if given else cache_dir() / "models"
+
+
+def scratch_dir() -> Path:
+    """Where folders are kept that last as long as one run."""
+    return cache_dir() / "scratch"
 
 
 def identity_dir(given: str | None = None) -> Path:
     """Where this computer's key, certificate and trusted certificates are kept: `given`, or with the settings."""
-    return Path(given).expanduser() if given else config_dir() / "identity"
+    return user_path(given) if given else config_dir() / "identity"
 
 
 def own_command() -> list[str]:

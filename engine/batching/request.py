@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import BatonError, InvalidRequest
+from engine.numbers import number_text
 
 # A penalty looks at no more than this many tokens back: beyond, one request could slow every step of the others.
 MAX_REPEAT_LAST_N = 4096
@@ -311,8 +312,10 @@ Event = Started | Progress | Token | Finished | Failed
 def _check_range(name: str, value: float, low: float, high: float | None) -> None:
     # Asked so that NaN is outside.
     if not value >= low or (high is not None and not value <= high):
-        most = "" if high is None else f" and at most {high:g}"
-        raise InvalidRequest(f"{name} is {value:g}: it must be at least {low:g}{most}", param=name)
+        most = "" if high is None else f" and at most {number_text(high)}"
+        raise InvalidRequest(
+            f"{name} is {number_text(value)}: it must be at least {number_text(low)}{most}", param=name
+        )
 
 
 def _ratio(over: float, under: float) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,13 +21,15 @@ from engine.bench.cpu_time import cpu_seconds
 from engine.bench.geometries import GEOMETRIES, Geometry
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType
-from engine.errors import HostError, InvalidRequest, PeerLost, ProcessFailed
+from engine.config import Setting, add_flags
+from engine.errors import HostError, PeerLost, ProcessFailed
 from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import Failed, Finished
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.node.identity import Identity
+from engine.node.scratch import private_folder
 from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
@@ -36,6 +37,34 @@ EXAMPLE = """\
   baton bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
   baton bench handoff --geometry llama-8b --tokens 8192 --chunk 512 --compute-ms-per-chunk 0 --json
 """
+
+_TOKENS = Setting(
+    name="tokens",
+    kind=int,
+    default=28_800,
+    minimum=2,
+    maximum=MAX_PROMPT_TOKENS,
+    metavar="N",
+    help="of the prompt",
+)
+_CHUNK = Setting(
+    name="chunk",
+    kind=int,
+    default=512,
+    minimum=MIN_CHUNK_TOKENS,
+    maximum=MAX_CHUNK_TOKENS,
+    metavar="N",
+    help="tokens a chunk at most",
+)
+_COMPUTE_MS_PER_CHUNK = Setting(
+    name="compute_ms_per_chunk",
+    kind=float,
+    default=300.0,
+    minimum=0,
+    maximum=1e6,
+    metavar="MS",
+    help="what a full chunk takes to compute; 0 lets the link run as fast as it can",
+)
 
 _CONNECT_TIMEOUT_S = 20.0
 
@@ -85,19 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(GEOMETRIES),
         help="whose cache is handed over (default: %(default)s)",
     )
-    parser.add_argument(
-        "--tokens", type=int, default=28_800, metavar="N", help="of the prompt (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--chunk", type=int, default=512, metavar="N", help="tokens a chunk at most (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--compute-ms-per-chunk",
-        type=float,
-        default=300.0,
-        metavar="MS",
-        help="what a full chunk takes to compute; 0 lets the link run as fast as it can (default: %(default)s)",
-    )
+    add_flags(parser, (_TOKENS, _CHUNK, _COMPUTE_MS_PER_CHUNK))
     parser.add_argument(
         "--link", choices=["loopback"], default="loopback", help="what joins the two (default: %(default)s)"
     )
@@ -156,19 +173,12 @@ def table(config: HandoffConfig, report: HandoffReport) -> str:
 
 
 def _config(args: argparse.Namespace) -> HandoffConfig:
-    config = HandoffConfig(
+    return HandoffConfig(
         geometry=GEOMETRIES[args.geometry],
         tokens=args.tokens,
         chunk_tokens=args.chunk,
         compute_ms_per_chunk=args.compute_ms_per_chunk,
     )
-    if not 2 <= config.tokens <= MAX_PROMPT_TOKENS:
-        raise InvalidRequest(f"--tokens takes 2 to {MAX_PROMPT_TOKENS}", param="tokens")
-    if not MIN_CHUNK_TOKENS <= config.chunk_tokens <= MAX_CHUNK_TOKENS:
-        raise InvalidRequest(f"--chunk takes {MIN_CHUNK_TOKENS} to {MAX_CHUNK_TOKENS}", param="chunk")
-    if not 0 <= config.compute_ms_per_chunk < 1e6:
-        raise InvalidRequest("--compute-ms-per-chunk takes 0 or more", param="compute_ms_per_chunk")
-    return config
 
 
 class _Pair:
@@ -211,8 +221,8 @@ def _joined(config: HandoffConfig, source: SharedMemory, landing: SharedMemory) 
     prefiller = PacedPrefiller(
         spec, chunk_tokens=config.chunk_tokens, compute_s=config.compute_ms_per_chunk / 1000
     )
-    with tempfile.TemporaryDirectory(prefix="baton-bench-") as name, contextlib.ExitStack() as closing:
-        decoder, worker_folder = Path(name) / "decoder", Path(name) / "worker"
+    with private_folder("bench") as folder, contextlib.ExitStack() as closing:
+        decoder, worker_folder = folder / "decoder", folder / "worker"
         decoder_id, worker_id = Identity.load_or_create(decoder), Identity.load_or_create(worker_folder)
         common: dict[str, Any] = {
             "identity": _identity(config, spec),

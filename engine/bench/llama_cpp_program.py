@@ -15,8 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-import llama_cpp as lib
-import numpy as np
+try:
+    import llama_cpp as lib
+    import numpy as np
+except ModuleNotFoundError as error:
+    print(json.dumps({"error": f"{sys.executable} has no package {error.name}"}), flush=True)
+    sys.exit(1)
+except Exception as error:  # whatever the package fails with where its library cannot be loaded
+    print(json.dumps({"error": f"{sys.executable} cannot load llama_cpp: {error}"}), flush=True)
+    sys.exit(1)
 
 N_BATCH = 512
 

@@ -57,7 +57,7 @@ def start_peer(program: Path = PROGRAM) -> Subject:
         return Subject(NAME, [python, "-P", str(program)])
     except ProcessFailed as error:
         raise ProcessFailed(
-            f"{error}\nllama.cpp is built for this computer by `make peer`; "
+            f"{error}\n`make peer` builds {NAME} for this computer; "
             f"${PYTHON_VARIABLE} names a Python that has it already"
         ) from error
 

@@ -15,14 +15,13 @@ a batch and one by one, and its better way counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import mmap
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,16 +30,18 @@ from torch import Tensor
 from engine.bench import peer as peers
 from engine.bench.divergence import Divergence, Score
 from engine.bench.processor import n_cores
-from engine.bench.speed import model_path
+from engine.bench.speed import context_length, model_path
 from engine.bench.subject import Subject
 from engine.cache.sequence import SequencePool, SequenceState
 from engine.cache.spec import KVType
-from engine.config import DEVICE, MODEL, THREADS, WEIGHTS, add_flags
+from engine.config import DEVICE, MODEL, THREADS, WEIGHTS, Setting, add_flags
 from engine.errors import UserError
+from engine.files import file_fault, user_path
 from engine.gguf.reader import GGUFFile
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
+from engine.node.scratch import private_folder
 from engine.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 512
@@ -48,6 +49,33 @@ CHUNK = 512
 
 # A shorter rest of the text says little.
 _MIN_WINDOW_TOKENS = 16
+
+_TEXT = Setting(
+    name="text",
+    kind=str,
+    default=None,
+    metavar="FILE",
+    help="another text, in UTF-8 (default: Baton's own)",
+)
+_WINDOWS = Setting(
+    name="windows",
+    kind=int,
+    default=None,
+    minimum=1,
+    metavar="N",
+    help="only the first N windows of the text (default: all)",
+)
+_WINDOW_TOKENS = Setting(
+    name="window_tokens",
+    kind=int,
+    default=WINDOW_TOKENS,
+    minimum=_MIN_WINDOW_TOKENS,
+    metavar="N",
+    help="tokens of a window",
+)
+
+# A longer text would take days.
+_MAX_TEXT_BYTES = 64 << 20
 
 # Logits of decoded positions are compared in groups of this many rows.
 _ROWS_AT_ONCE = 32
@@ -97,19 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=peers.PEERS,
         help="measure this engine on the same tokens, too (built by `make peer`)",
     )
-    parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="another text, in UTF-8 (default: Baton's own)"
-    )
-    parser.add_argument(
-        "--windows", type=int, metavar="N", help="only the first N windows of the text (default: all)"
-    )
-    parser.add_argument(
-        "--window-tokens",
-        type=int,
-        default=WINDOW_TOKENS,
-        metavar="N",
-        help=f"tokens of a window (default {WINDOW_TOKENS})",
-    )
+    add_flags(parser, (_TEXT, _WINDOWS, _WINDOW_TOKENS))
     parser.add_argument("--kv-type", choices=list(KVType), default=KVType.BF16, help="type of cached K and V")
     add_flags(parser, (WEIGHTS, DEVICE, THREADS))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -121,25 +137,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.window_tokens < _MIN_WINDOW_TOKENS:
-        raise UserError(f"--window-tokens {args.window_tokens}: at least {_MIN_WINDOW_TOKENS} are needed")
     if args.threads:
         torch.set_num_threads(args.threads)
     path = model_path(args.model)
-    text = quality_text() if args.text is None else _read_text(args.text)
+    check_window(args.window_tokens, context_length(path))
+    text = quality_text() if args.text is None else read_text(args.text)
     file = GGUFFile.open(path)
     windows = cut_windows(Tokenizer.from_metadata(file.metadata), text, args.window_tokens)[: args.windows]
     if not windows:
-        raise UserError(f"the text has fewer than {_MIN_WINDOW_TOKENS} tokens: choose a longer one")
-    reference = load_model(file, device="cpu", weights=WeightsMode.FLOAT32)
-    model = load_model(file, device=args.device, weights=WeightsMode(args.weights))
-    own = Reader(model, KVType(args.kv_type), args.window_tokens)
-    other = Reader(reference, KVType.F32, args.window_tokens)
-    peer, info = None, None
-    if args.peer is not None:
-        peer = peers.start_peer()
-    try:
-        if peer is not None:
+        raise UserError(
+            f"{_TEXT.flag} {args.text}: the text has fewer than {_MIN_WINDOW_TOKENS} tokens; choose a longer one"
+        )
+    with contextlib.ExitStack() as stack:
+        peer, info = None, None
+        if args.peer is not None:
+            peer = stack.enter_context(peers.start_peer())
             info = peers.peer_info(peer)
             # On which device the peer computes does not matter much here: its CPU is asked.
             peers.check_native(info, on_gpu=False, allow_generic=args.allow_generic_peer)
@@ -150,10 +162,11 @@ def run(args: argparse.Namespace) -> int:
                 n_threads=args.threads or n_cores(),
                 n_gpu_layers=0,
             )
+        reference = load_model(file, device="cpu", weights=WeightsMode.FLOAT32)
+        model = load_model(file, device=args.device, weights=WeightsMode(args.weights))
+        own = Reader(model, KVType(args.kv_type), args.window_tokens)
+        other = Reader(reference, KVType.F32, args.window_tokens)
         own_scores, peer_scores = compare(windows, other, own, peer, on_note=_note)
-    finally:
-        if peer is not None:
-            peer.close()
     report = QualityReport(
         model=str(path),
         weights=args.weights,
@@ -168,6 +181,14 @@ def run(args: argparse.Namespace) -> int:
     )
     print(json.dumps(summary(report)) if args.json else render(report))
     return 0
+
+
+def check_window(window_tokens: int, n_ctx: int) -> None:
+    """Raises UserError for a window that the model's context cannot hold."""
+    if window_tokens > n_ctx:
+        raise UserError(
+            f"{_WINDOW_TOKENS.flag} {window_tokens}: the model's context holds {n_ctx} tokens; take fewer"
+        )
 
 
 class Reader:
@@ -262,8 +283,8 @@ def _add_rows(divergence: Divergence, wanted: Tensor, rows: Iterable[tuple[int, 
 def _add_peer(
     divergence: Divergence, wanted: Tensor, peer: Subject, tokens: list[int], *, one_by_one: bool
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
-        path = f"{folder}/logits"
+    with private_folder("bench") as folder:
+        path = str(folder / "logits")
         peer.ask("logits", tokens=tokens, path=path, one_by_one=one_by_one)
         divergence.add(wanted, torch.from_file(path, size=wanted.numel()).view_as(wanted))
 
@@ -327,11 +348,24 @@ def render(report: QualityReport) -> str:
     return "\n".join(lines)
 
 
-def _read_text(path: Path) -> str:
+def read_text(name: str) -> str:
+    """The text of the file called `name`; raises UserError with what is wrong with it."""
+    path = user_path(name)
+    wrong = f"{_TEXT.flag} {name}"
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--text {path}: {error}") from error
+        with path.open("rb") as file:  # a pipe is as good as a file
+            content = file.read(_MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        fault = file_fault(path, wanted="a text") or f"it cannot be read ({error.strerror})"
+        raise UserError(f"{wrong}: {fault}") from error
+    if len(content) > _MAX_TEXT_BYTES:
+        raise UserError(f"{wrong}: the text has more than {_MAX_TEXT_BYTES >> 20} MB; choose a shorter one")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{wrong}: this is not text in UTF-8 (byte {error.start + 1} is wrong); save it in UTF-8"
+        ) from None
 
 
 def _note(sentence: str) -> None:

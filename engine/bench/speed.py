@@ -12,7 +12,7 @@ import contextlib
 import datetime
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,9 @@ from engine.bench.report import (
 )
 from engine.bench.subject import Subject
 from engine.cache.spec import KVType
-from engine.config import DEVICE, MODEL, THREADS, WEIGHTS, add_flags
+from engine.config import DEVICE, MODEL, THREADS, WEIGHTS, Setting, add_flags
 from engine.errors import InvalidRequest, UserError
+from engine.gguf.reader import GGUFFile
 from engine.paths import own_command
 
 N_BATCH = 512
@@ -45,6 +46,10 @@ _MAX_LOADS = 3
 
 # What comes before the first timed repetition of a test: enough to touch all weights and start all threads.
 _WARM_UP_GEN = 4
+
+_REPETITIONS = Setting(
+    name="repetitions", kind=int, default=5, minimum=1, metavar="N", example="3", help="of each test"
+)
 
 # Caches are made for multiples of this.
 _CTX_STEP = 256
@@ -88,7 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens in the cache before each test starts (default 0)",
     )
     parser.add_argument(
-        "-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default 5)"
+        "-r",
+        _REPETITIONS.flag,
+        type=_REPETITIONS.parse,
+        default=_REPETITIONS.default,
+        metavar="N",
+        help=_REPETITIONS.describe(),
     )
     parser.add_argument(
         "-o", "--output", choices=FORMS, default="md", help="form of the results (default md)"
@@ -296,7 +306,7 @@ def _tokens(n: int, n_vocab: int) -> list[int]:
 
 
 def _start_own() -> Subject:
-    return Subject(OWN_NAME, [*own_command(), "bench", "speed", "--contestant"])
+    return Subject("the engine", [*own_command(), "bench", "speed", "--contestant"])
 
 
 def _read_through(path: Path) -> None:
@@ -307,8 +317,6 @@ def _read_through(path: Path) -> None:
 
 
 def _config(args: argparse.Namespace) -> SpeedConfig:
-    if args.repetitions < 1:
-        raise UserError("-r: at least one repetition is needed")
     tests = tuple(
         test
         for depth in args.n_depth
@@ -319,8 +327,10 @@ def _config(args: argparse.Namespace) -> SpeedConfig:
     )
     if not tests:
         raise UserError("-p 0 -n 0: there is nothing to measure")
+    path = model_path(args.model)
+    check_fits(tests, context_length(path))
     return SpeedConfig(
-        model=model_path(args.model),
+        model=path,
         tests=tests,
         repetitions=args.repetitions,
         device=args.device,
@@ -330,6 +340,21 @@ def _config(args: argparse.Namespace) -> SpeedConfig:
         with_peer=args.peer is not None,
         allow_generic_peer=args.allow_generic_peer,
     )
+
+
+def context_length(path: Path) -> int:
+    """How many tokens the model at `path` was made for; raises ModelFileError."""
+    with GGUFFile.open(path) as file:
+        return file.metadata.integer(f"{file.architecture}.context_length")
+
+
+def check_fits(tests: Sequence[Test], n_ctx: int) -> None:
+    """Raises UserError for a test that the model's context cannot hold, before anything is loaded for it."""
+    for test in tests:
+        if test.n_depth + test.n_tokens > n_ctx:
+            flag = "-p" if test.n_prompt else "-n"
+            needs = f"{flag} {test.n_tokens}" + (f" after -d {test.n_depth}" if test.n_depth else "")
+            raise UserError(f"{needs}: the model's context holds {n_ctx} tokens; take fewer")
 
 
 def model_path(name_or_file: str) -> Path:

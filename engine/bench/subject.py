@@ -10,7 +10,8 @@ says that it is ready (its imports are done); each later one answers one command
     decode tokens depth                 -> seconds for `tokens` one by one after `depth`
     logits tokens path one_by_one       -> n_vocab; float32 rows, one a token, are in the file at `path`
 
-An answer with `error` says why a command could not be done. The program ends when its standard input does.
+An answer with `error` says why a command could not be done; in the first line's place, why the program cannot begin.
+The program ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _CLOSE_TIMEOUT_S = 5.0
 
 # Of what a failed program wrote to stderr, the end says why.
 _LAST_WORDS_CHARS = 600
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class Subject:
@@ -52,9 +54,9 @@ class Subject:
             self._stderr.close()
             raise ProcessFailed(f"{name} did not start: {error}") from error
         try:
-            self._answer()
+            self._answer(blame="did not start")
         except BaseException:
-            self.close()
+            self.kill()
             raise
 
     def __enter__(self) -> Subject:
@@ -63,7 +65,8 @@ class Subject:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        # Who goes because of an error, or of Ctrl-C, does not wait for a measurement to end.
+        self.close() if error is None else self.kill()
 
     def ask(self, command: str, **fields: object) -> dict[str, Any]:
         """The answer to one command. Raises ProcessFailed when there is none, or it tells of an error."""
@@ -74,19 +77,26 @@ class Subject:
         return self._answer()
 
     def close(self) -> None:
-        """End the program; safe to call again."""
+        """End the program once it has done what it is at; safe to call again."""
         if self._stderr.closed:
             return
         with contextlib.suppress(OSError):
             self._in.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        finally:
-            self._out.close()
-            self._stderr.close()
+        self.kill()
+
+    def kill(self) -> None:
+        """End the program at once; it keeps nothing that would be lost. Safe to call again."""
+        if self._stderr.closed:
+            return
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_TIMEOUT_S)
+        with contextlib.suppress(OSError):
+            self._in.close()
+        self._out.close()
+        self._stderr.close()
 
     @property
     def _in(self) -> IO[str]:
@@ -102,7 +112,7 @@ class Subject:
             raise ProcessFailed(f"{self.name} has no output")
         return pipe
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, *, blame: str = "failed") -> dict[str, Any]:
         line = self._out.readline()
         if not line:
             raise ProcessFailed(f"{self.name} ended without an answer: {self._last_words()}")
@@ -113,11 +123,15 @@ class Subject:
         if not isinstance(answer, dict):
             raise ProcessFailed(f"{self.name} answered {line.strip()[:80]!a}, which is not JSON")
         if "error" in answer:
-            raise ProcessFailed(f"{self.name} failed: {answer['error']}")
+            raise ProcessFailed(f"{self.name} {blame}: {answer['error']}")
         return answer
 
     def _last_words(self) -> str:
-        self._process.wait(_CLOSE_TIMEOUT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_TIMEOUT_S)
         self._stderr.seek(0)
-        words = self._stderr.read().strip()[-_LAST_WORDS_CHARS:]
-        return words or f"exit status {self._process.returncode}"
+        words = self._stderr.read().strip()
+        if _TRACEBACK in words:
+            # what went wrong is in its last line; the rest is for whoever wrote the program
+            words = words.splitlines()[-1]
+        return words[-_LAST_WORDS_CHARS:] or f"exit status {self._process.poll()}"

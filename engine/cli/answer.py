@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engine.errors import HostError
 from engine.node.endpoint import Endpoint
 
 
@@ -31,10 +30,10 @@ class Answer:
         for chunk in self._endpoint.stream(
             "/v1/chat/completions" if is_chat else "/v1/completions", self._body
         ):
-            self._usage = chunk.get("usage") or self._usage
-            self._timings = chunk.get("timings") or self._timings
-            for choice in chunk.get("choices", ()):
-                text = choice["delta"].get("content") if is_chat else choice.get("text")
+            self._usage = _object(chunk.get("usage")) or self._usage
+            self._timings = _object(chunk.get("timings")) or self._timings
+            for choice in map(_object, chunk.get("choices") or ()):
+                text = _object(choice.get("delta")).get("content") if is_chat else choice.get("text")
                 if text:
                     if self._ttft_s is None:
                         self._ttft_s = self._clock() - asked_at
@@ -46,8 +45,8 @@ class Answer:
 
         `reason` is the code for where the prompt was prefilled, `detail` its sentence (docs/endpoint.md).
         """
-        if not self._timings:
-            raise HostError("the endpoint sent no timings: is it Baton's?")
+        if "predicted_per_second" not in self._timings:
+            raise self._endpoint.stranger("it sends no timings")
         handoff = self._timings.get("handoff") or {}
         return {
             "answer": "".join(self._parts),
@@ -62,6 +61,11 @@ class Answer:
             "reason": handoff.get("reason"),
             "detail": handoff.get("detail"),
         }
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object as it is, anything else as an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def telemetry_line(report: dict[str, Any]) -> str:

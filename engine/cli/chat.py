@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from engine.cli.answer import Answer, telemetry_line
-from engine.config import HOST, PORT, add_flags
+from engine.config import HOST, MAX_TOKENS, PORT, TEMPERATURE, add_flags
 from engine.errors import UserError
 from engine.node.endpoint import Endpoint
 
@@ -21,12 +21,9 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "question", help="what to ask; standard input is put behind it where it is a pipe or a file"
-    )
+    parser.add_argument("question", help='what to ask; "-" takes it from standard input')
     parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="end the answer after this many tokens")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
+    add_flags(parser, [MAX_TOKENS, TEMPERATURE])
     parser.add_argument(
         "--prefill", choices=("auto", "local", "remote"), default="auto", help="where to prefill the prompt"
     )
@@ -35,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    question = sys.stdin.read() if args.question == "-" else args.question
+    question = _question(args.question)
     if not question.strip():
         raise UserError('ask something: baton chat "What is a relay race?"')
     messages = [{"role": "user", "content": question}]
     if args.system:
-        messages.insert(0, {"role": "system", "content": args.system})
+        messages.insert(0, {"role": "system", "content": _checked("--system", args.system)})
     body: dict[str, Any] = {"messages": messages, "prefill": args.prefill}
     body |= {
         name: value
@@ -56,3 +53,26 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"\n\n{telemetry_line(answer.report())}")
     return 0
+
+
+def _question(word: str) -> str:
+    if word != "-":
+        return _checked("the question", word)
+    content = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"standard input is not text in UTF-8 (byte {error.start + 1} is wrong): save the question in UTF-8"
+        ) from None
+
+
+def _checked(what: str, text: str) -> str:
+    """`text` from the command line, where bytes that are no text have become characters that cannot be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{what} is not text in UTF-8 (character {error.start + 1} is none): set the terminal to UTF-8"
+        ) from None
+    return text

@@ -23,8 +23,11 @@ from engine.paths import own_command
 # Engines that share a computer would steal each other's cores if their threads waited by spinning.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
-# A child that was told to end and does not is killed after this.
-_GRACE_S = 5.0
+# A child that has not ended so long after being told to is killed; less than what its parent has for its own end.
+_GRACE_S = 2.0
+
+# A killed process is gone at once, but for one that waits for a disk.
+_KILLED_TIMEOUT_S = 0.3
 
 # Lines of a failed child's log that are shown.
 _LOG_TAIL_LINES = 15
@@ -50,6 +53,7 @@ class Child:
                 env={**_ENVIRONMENT, **os.environ},
             )
         self._reader = threading.Thread(target=self._read, name=f"{name}-events", daemon=True)
+        self._give_up_at_s: float | None = None
         self._reader.start()
 
     @property
@@ -66,7 +70,7 @@ class Child:
                 raise self._failure(f"was not ready within {timeout_s:.0f} s") from None
             if event is None:
                 self._events.put(None)
-                raise self._failure(f"ended with status {self._process.wait()}")
+                raise self._failure(self._end())
             if event.get(key):
                 return event
 
@@ -83,21 +87,29 @@ class Child:
 
     def check(self) -> None:
         """Raises ProcessFailed when the child has ended."""
-        if (status := self._process.poll()) is not None:
-            raise self._failure(f"ended with status {status}")
+        if not self.is_running:
+            raise self._failure(self._end())
 
-    def close(self) -> None:
-        """End the child and wait for it; twice does no harm."""
+    def tell_to_end(self) -> None:
+        """Returns at once; `close` waits. Several children end at the same time when all are told first."""
+        if self._give_up_at_s is None:
+            self._give_up_at_s = time.monotonic() + _GRACE_S
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the child and wait for it; twice does no harm."""
+        self.tell_to_end()
+        give_up_at_s = self._give_up_at_s or 0.0
         try:
-            self._process.wait(_GRACE_S)
+            self._process.wait(max(0.0, give_up_at_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._reader.join(_GRACE_S)
-        if self._process.stdout is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILLED_TIMEOUT_S)
+        self._reader.join(_KILLED_TIMEOUT_S)
+        if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
 
     def __enter__(self) -> Self:
@@ -113,10 +125,27 @@ class Child:
             self._events.put(event)
         self._events.put(None)
 
+    def _end(self) -> str:
+        """How it ended; its output has, and it follows."""
+        try:
+            return f"ended with status {self._process.wait(_GRACE_S)}"
+        except subprocess.TimeoutExpired:
+            return "has stopped talking"
+
     def _failure(self, what: str) -> ProcessFailed:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         tail = "".join(f"\n    {line}" for line in lines) or " (it wrote none)"
         return ProcessFailed(f"the {self.name} {what}. The last lines of its log:{tail}")
+
+
+@contextlib.contextmanager
+def ended_together(*children: Child) -> Iterator[None]:
+    """At the end all `children` are told, so that closing them one by one takes no longer than the slowest."""
+    try:
+        yield
+    finally:
+        for child in children:
+            child.tell_to_end()
 
 
 def _json_lines(stream: IO[bytes] | None) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.answer import Answer
-from engine.cli.children import Child
+from engine.cli.children import Child, ended_together
 from engine.cli.progress import ProgressBar
 from engine.config import DEVICE, FROM_STDIN, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
@@ -106,9 +105,9 @@ class _Pair:
 @contextlib.contextmanager
 def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
     from engine.node.identity import Identity
+    from engine.node.scratch import private_folder
 
-    with tempfile.TemporaryDirectory(prefix="baton-demo-") as name:
-        folder = Path(name)
+    with private_folder("demo") as folder:
         worker_id = Identity.load_or_create(folder / "worker")
         decoder_id = Identity.load_or_create(folder / "decoder")
         common = ["--model", str(path), "--weights", args.weights, "--device", args.device]
@@ -122,6 +121,7 @@ def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
         with (
             Child("worker", worker_words, folder / "worker.log") as worker,
             Child("decoder", decoder_words, folder / "decoder.log") as decoder,
+            ended_together(worker, decoder),
         ):
             address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=_START_TIMEOUT_S)['port']}"
             _say(args, f"  the worker, which prefills the prompt (process {worker.pid})")
@@ -183,16 +183,13 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
         file=stream,
         flush=True,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        has_worker = True
-        while True:
-            pair.decoder.check()
-            if has_worker and not pair.worker.is_running:
-                has_worker = False
-                print(
-                    "The worker has ended: prompts are prefilled by the decoder now", file=stream, flush=True
-                )
-            time.sleep(1.0)
+    has_worker = True
+    while True:
+        pair.decoder.check()
+        if has_worker and not pair.worker.is_running:
+            has_worker = False
+            print("The worker has ended: prompts are prefilled by the decoder now", file=stream, flush=True)
+        time.sleep(1.0)
 
 
 def _own_name() -> str:

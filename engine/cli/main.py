@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from engine.cli.lifetime import unwinding_on_sigterm
+from engine.cli.lifetime import unwinding_on_signals
 from engine.errors import BatonError, UserError
 
 EXIT_FAILED = 1
@@ -24,6 +26,9 @@ examples:
   baton demo                          two engines on this computer answer one question
   baton serve --model smollm2-135m    the OpenAI endpoint on 127.0.0.1:7117
   baton chat "What is a relay race?"  ask it
+
+exit status, of every command:
+  0 done; 1 failed; 2 asked for what cannot be; 130 ended by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal
 """
 
 
@@ -56,23 +61,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` are the words after the program's name. Returns the exit status, never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        with unwinding_on_sigterm():
-            status = _run(words)
-        sys.stdout.flush()
-        return status
-    except UserError as error:
-        return _fail(error, EXIT_USAGE)
-    except BatonError as error:
-        return _fail(error, EXIT_FAILED)
+        with unwinding_on_signals():
+            return _answered(words)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except SystemExit as end:  # argparse's, or SIGTERM's
+    except SystemExit as end:  # argparse's, or a signal's
         return end.code if isinstance(end.code, int) else EXIT_USAGE
+
+
+def _answered(words: list[str]) -> int:
+    """The exit status of a command, its output written and its errors told."""
+    try:
+        status = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except UserError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except BatonError as error:
+        return _fail(str(error), EXIT_FAILED)
     except BrokenPipeError:
-        # Python flushes stdout once more at its end, and would complain then
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _forget_stdout()
         return EXIT_BROKEN_PIPE
+    except Exception as error:
+        _forget_stdout()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail("the disk is full: make room, and run the same command again", EXIT_FAILED)
+        return _fail(_own_up(error), EXIT_FAILED)
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more at its end, and would complain then."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _own_up(error: Exception) -> str:
+    """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
+    import traceback
+
+    from engine.paths import log_dir
+
+    file = log_dir() / "mistakes.log"
+    what = f"a mistake of Baton's own ({type(error).__name__}: {error})"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_version()}\n{traceback.format_exc()}\n")
+    except OSError:
+        return f"{what}; please report it"
+    return f"{what}; please report it, with the end of {file}"
 
 
 def _run(words: list[str]) -> int:
@@ -115,8 +153,9 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(error: BatonError, status: int) -> int:
-    print(f"baton: {error}", file=sys.stderr)
+def _fail(sentence: str, status: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"baton: {sentence}", file=sys.stderr)
     return status
 
 

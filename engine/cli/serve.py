@@ -17,6 +17,7 @@ from engine.cli.log import SAY_AGAIN_S, log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
+from engine.node.listening import listening_fault
 from engine.node.running import announce
 from engine.repeats import Repeats
 
@@ -38,7 +39,9 @@ SETTINGS = [
 # How often the worker is looked at, to say when it comes and goes.
 _WATCH_EVERY_S = 0.1
 
-_LOADER_GRACE_S = 1.0
+# Open streams get a second of their own to end; then what is left of the loading.
+_HTTP_GRACE_S = 1.5
+_LOADER_GRACE_S = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,17 +66,10 @@ def run(args: argparse.Namespace) -> int:
     # the port is bound before the model is loaded: one that is taken is said at once
     server = HttpServer(app, host=args.host, port=args.port)
     service = _Service(args, path, server, app, from_stdin)
-    loader = threading.Thread(target=service.load, name="loader", daemon=True)
     try:
-        server.run(on_ready=lambda port: loader.start())
+        service.run()
     finally:
         service.close()
-        loader.join(_LOADER_GRACE_S)
-        if loader.is_alive():
-            # a model half loaded: nothing of it can be interrupted, and nothing is worth waiting for
-            os._exit(0)
-    if service.failure is not None:
-        raise service.failure
     return 0
 
 
@@ -90,21 +86,44 @@ class _Service:
         self._from_stdin = from_stdin
         self._engine: DecodeEngine | None = None
         self._closing = threading.Event()
-        self.failure: Exception | None = None
+        self._over = threading.Event()
+        self._failure: Exception | None = None
+        # The main thread does nothing but wait: so a signal to end unwinds it like that of any other command.
+        self._http = threading.Thread(target=self._answer, name="http", daemon=True)
+        self._loader = threading.Thread(target=self._load, name="loader", daemon=True)
 
-    def load(self) -> None:
-        try:
-            self._load()
-        except Exception as error:  # raised again on the main thread
-            self.failure = error
-            self._server.stop()
+    def run(self) -> None:
+        """Answer until something fails, and raise that."""
+        self._http.start()
+        self._over.wait()
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
+        """End what runs, each part within its time; a model half loaded ends with the process."""
         self._closing.set()
+        self._server.stop()
+        _join(self._http, _HTTP_GRACE_S)
         if self._engine is not None:
             self._engine.close()
+        _join(self._loader, _LOADER_GRACE_S)
+
+    def _answer(self) -> None:
+        try:
+            self._server.run(on_ready=lambda port: self._loader.start())
+        except Exception as error:  # raised again on the main thread
+            self._failure = self._failure or error
+        finally:
+            self._over.set()
 
     def _load(self) -> None:
+        try:
+            self._load_and_watch()
+        except Exception as error:  # raised again on the main thread
+            self._failure = error
+            self._server.stop()
+
+    def _load_and_watch(self) -> None:
         from engine.assembly import open_decode_engine
         from engine.server.app import attach
 
@@ -194,6 +213,11 @@ class LinkWatch:
         return self._said.say(note) is not None
 
 
+def _join(thread: threading.Thread, timeout_s: float) -> None:
+    if thread.ident is not None:
+        thread.join(timeout_s)
+
+
 def _check(args: argparse.Namespace) -> None:
     if (args.peer or args.listen) and not args.trust:
         raise UserError("--trust is missing: it takes the fingerprint that the worker prints when it starts")
@@ -208,6 +232,8 @@ def _check(args: argparse.Namespace) -> None:
             f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that "
             "clients must send"
         )
+    if args.listen and (fault := listening_fault(*config.split_address(args.listen))):
+        raise UserError(f"{config.LISTEN.flag} {args.listen}: {fault}")
 
 
 def _api_key() -> str | None:

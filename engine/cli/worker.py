@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine import config
@@ -13,6 +15,7 @@ from engine.cli.log import SAY_AGAIN_S, log_to_stderr
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
+from engine.node.listening import listening_fault
 from engine.node.running import announce
 from engine.repeats import Repeats
 
@@ -45,13 +48,14 @@ def run(args: argparse.Namespace) -> int:
 
     from engine.assembly import open_prefill_engine
 
-    link = LinkNews(args)
+    link = UntilReady(LinkNews(args).say)
     with loading_bar(f"loading {path.name}") as progress:
         engine = open_prefill_engine(args, path, progress.advance, link.say)
     try:
         address = args.dial or f"{config.split_address(args.listen)[0]}:{engine.listen_port}"
         with announce({"role": "worker", "model": engine.model_id, "address": address}):
             _say_ready(args, engine, address)
+            link.begin()
             engine.worker.run()
     finally:
         engine.close()
@@ -59,15 +63,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if bool(args.listen) == bool(args.dial):
+    if args.listen and args.dial:
         raise UserError(
-            "give --listen HOST:PORT to wait for the other computer, or --dial HOST:PORT to call it"
+            "--listen and --dial exclude each other: one of the two computers calls, the other waits"
+        )
+    if not (args.listen or args.dial):
+        raise UserError(
+            f"say how the two computers meet: --listen {config.LISTEN.example} waits for the other one's call, "
+            f"--dial {config.DIAL.example} calls it"
         )
     if not args.trust:
         raise UserError(
             f"--trust is missing: it takes the fingerprint that `baton serve` prints on the other computer. "
             f"This one's is {_own_fingerprint(args)}"
         )
+    if args.listen and (fault := listening_fault(*config.split_address(args.listen))):
+        raise UserError(f"{config.LISTEN.flag} {args.listen}: {fault}")
 
 
 def _own_fingerprint(args: argparse.Namespace) -> str:
@@ -94,6 +105,29 @@ def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str) ->
         f"On the other computer:\n  baton serve --model {args.model} {other} --trust {engine.fingerprint}",
         file=sys.stderr,
     )
+
+
+class UntilReady:
+    """Keeps what is said until the worker has said that it is ready, and passes it on from then on; from any thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._lock = threading.Lock()
+        self._is_ready = False
+        self._kept: list[str] = []
+
+    def begin(self) -> None:
+        with self._lock:
+            self._is_ready = True
+            for note in self._kept:
+                self._say(note)
+
+    def say(self, note: str) -> None:
+        with self._lock:
+            if self._is_ready:
+                self._say(note)
+            else:
+                self._kept.append(note)
 
 
 class LinkNews:

@@ -85,6 +85,8 @@ def parse_catalogue(text: str) -> dict[str, CatalogueModel]:
 def find_model(name: str) -> CatalogueModel:
     """The model of that name; raises ModelNotFound with the names that there are."""
     catalogue = load_catalogue()
+    if not name.strip():
+        raise ModelNotFound(f"the model's name is empty: choose one of {', '.join(catalogue)}")
     if name not in catalogue:
         raise ModelNotFound(f"{name}: no such model in the catalogue; it has {', '.join(catalogue)}")
     return catalogue[name]

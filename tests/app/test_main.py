@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from app.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def own_handler() -> Iterator[None]:
+    """A program keeps Ctrl-C to itself until its end; the tests go on after it."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
 
 
 def test_without_a_command_it_says_that_there_is_no_window_yet(

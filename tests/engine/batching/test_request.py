@@ -45,6 +45,15 @@ def test_a_bias_may_reach_openais_limits_and_a_ban_goes_beyond():
     assert SamplingParams(logit_bias=bias).logit_bias == bias
 
 
+def test_a_large_number_is_written_whole():
+    with pytest.raises(InvalidRequest, match=r"seed is 18446744073709551616: it must be .*at most \d+$"):
+        SamplingParams(seed=1 << 64)
+
+
+def test_a_number_beyond_all_floats_is_no_fault_of_ours():
+    assert SamplingParams(max_tokens=10**400).max_tokens == 10**400
+
+
 def test_defaults_are_llama_servers():
     params = SamplingParams()
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.95, 0.05)

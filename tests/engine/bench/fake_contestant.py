@@ -1,14 +1,16 @@
 """A contestant for tests: keeps the protocol of `engine.bench.subject`, and computes nothing.
 
 Its one argument is JSON: `seconds` a token, `system_info`, `gpu`, `threads_s` (seconds a token by number of threads),
-`fail` (a command that it answers with an error), `end` (one at which it ends, after last words), `say` (what it
-prints in place of being ready), and `n_vocab`. The command `log` answers with the commands so far.
+`fail` (a command that it answers with an error), `end` (one at which it ends, after last words), `hang` (one that it
+never answers), `say` (what it prints in place of being ready), and `n_vocab`. The command `log` answers with the
+commands so far.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 
 
 def main() -> None:
@@ -23,6 +25,8 @@ def main() -> None:
         if command == config.get("end"):
             print("the disk is on fire", file=sys.stderr)
             sys.exit(3)
+        if command == config.get("hang"):
+            time.sleep(3600)
         answer: dict[str, object] = {}
         if command == config.get("fail"):
             answer = {"error": "no such luck"}

@@ -13,8 +13,9 @@ from engine.bench.geometries import GEOMETRIES, Geometry
 from engine.bench.handoff import HandoffConfig, add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
-from engine.errors import HostError, InvalidRequest
+from engine.errors import HostError, UserError
 from engine.handoff.shared import landing_spans
+from engine.wire.limits import MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 
 SMALL = Geometry(
     name="small",
@@ -87,12 +88,19 @@ def test_bytes_that_land_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--tokens", "1"), ("--tokens", "99999999"), ("--chunk", "1"), ("--compute-ms-per-chunk", "-1")],
+    ("flag", "value", "sentence"),
+    [
+        ("--tokens", "1", "at least 2 is needed here"),
+        ("--tokens", "99999999", f"at most {MAX_PROMPT_TOKENS} is allowed here"),
+        ("--chunk", "1", f"at least {MIN_CHUNK_TOKENS} is needed here"),
+        ("--compute-ms-per-chunk", "-1", "at least 0 is needed here"),
+        ("--compute-ms-per-chunk", "2e6", "at most 1000000 is allowed here"),
+        ("--compute-ms-per-chunk", "nan", "a number is needed here"),
+    ],
 )
-def test_settings_out_of_range_are_refused(words: tuple[str, str]) -> None:
-    with pytest.raises(InvalidRequest):
-        run(parse(*words))
+def test_settings_out_of_range_are_refused(flag: str, value: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=f"^{flag} {value}: {sentence}$"):
+        parse(f"{flag}={value}")
 
 
 def test_paced_layers_come_in_order_and_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

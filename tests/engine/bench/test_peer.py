@@ -9,6 +9,7 @@ import pytest
 
 from engine.bench import peer as peers
 from engine.bench.peer import PeerInfo
+from engine.bench.subject import Subject
 from engine.errors import InvalidRequest, ProcessFailed
 from tests.engine.bench.contestants import PROGRAM, fake
 
@@ -73,12 +74,28 @@ def test_many_cores_are_not_all_tried(n_cores: int, counts: list[int]) -> None:
     assert peers.thread_counts(n_cores) == counts
 
 
-def test_a_missing_peer_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_peer_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # -S: without site-packages no Python has the package
+    monkeypatch.setattr(
+        peers, "Subject", lambda name, command: Subject(name, [command[0], "-S", *command[1:]])
+    )
     monkeypatch.setenv(peers.PYTHON_VARIABLE, sys.executable)
-    program = tmp_path / "program.py"
-    program.write_text("import there_is_no_such_module")
-    with pytest.raises(ProcessFailed, match=r"there_is_no_such_module.*\n.*make peer.*BATON_PEER_PYTHON"):
-        peers.start_peer(program)
+    with pytest.raises(ProcessFailed) as failure:
+        peers.start_peer()
+    assert str(failure.value) == (
+        f"llama.cpp did not start: {sys.executable} has no package llama_cpp\n"
+        "`make peer` builds llama.cpp for this computer; $BATON_PEER_PYTHON names a Python that has it already"
+    )
+
+
+def test_a_peer_whose_library_is_broken_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "llama_cpp.py").write_text("raise RuntimeError('libllama.so is for another computer')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ProcessFailed, match=r"cannot load llama_cpp: libllama\.so is for another") as failure:
+        peers.start_peer()
+    assert "Traceback" not in str(failure.value)
 
 
 def test_the_peers_python_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from engine.bench.divergence import Divergence, divergence
 from engine.bench.quality import DECODE, PEER_BATCH, PREFILL, PROMPT, Reader, compare, cut_windows
 from engine.bench.subject import Subject
 from engine.cache.spec import KVType
-from engine.errors import InvalidRequest, UserError
+from engine.errors import InvalidRequest, ProcessFailed, UserError
 from engine.gguf.reader import GGUFFile
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
@@ -178,10 +178,60 @@ def test_a_generic_peer_is_refused(tiny_path: Path, monkeypatch: pytest.MonkeyPa
         quality.run(args_for(tiny_path, "--peer", "llama.cpp"))
 
 
-def test_texts_that_cannot_be_used_are_refused(tiny_path: Path, tmp_path: Path) -> None:
+def test_a_peer_that_is_missing_is_missed_before_anything_is_loaded(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(peers.PYTHON_VARIABLE, "/nonexistent/python")
+    monkeypatch.setattr(quality, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(ProcessFailed, match="/nonexistent/python"):
+        quality.run(args_for(tiny_path, "--peer", "llama.cpp"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"too short", "short.txt: the text has fewer than 16 tokens; choose a longer one"),
+        (b"so \xff", r"short.txt: this is not text in UTF-8 \(byte 4 is wrong\); save it in UTF-8"),
+        (b"", "fewer than 16 tokens"),
+    ],
+)
+def test_texts_that_cannot_be_used_are_refused(
+    tiny_path: Path, tmp_path: Path, content: bytes, sentence: str
+) -> None:
     short = tmp_path / "short.txt"
-    short.write_text("too short")
-    with pytest.raises(UserError, match="fewer than 16 tokens"):
+    short.write_bytes(content)
+    with pytest.raises(UserError, match=f"--text .*{sentence}"):
         quality.run(args_for(tiny_path, "--text", str(short)))
-    with pytest.raises(UserError, match="--text"):
-        quality.run(args_for(tiny_path, "--text", str(tmp_path / "absent.txt")))
+
+
+def test_a_text_that_cannot_be_read_is_refused_in_words(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, sentence in (
+        (str(tmp_path / "absent.txt"), "absent.txt: no such file"),
+        (str(tmp_path), "this is a folder, and a text is needed"),
+        ("~no-such-user/text", "home folder of ~no-such-user"),
+    ):
+        with pytest.raises(UserError, match=sentence) as refused:
+            quality.run(args_for(tiny_path, "--text", name))
+        assert "Errno" not in str(refused.value)
+    monkeypatch.setattr(quality, "_MAX_TEXT_BYTES", 1 << 20)
+    with pytest.raises(UserError, match="the text has more than 1 MB"):
+        quality.read_text("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "sentence"),
+    [
+        ("--windows", "0", "--windows 0: at least 1 is needed here"),
+        ("--windows", "-1", "--windows -1: at least 1 is needed here"),
+        ("--window-tokens", "15", "--window-tokens 15: at least 16 is needed here"),
+        ("--window-tokens", "99999", r"--window-tokens 99999: the model's context holds \d+ tokens"),
+        ("--text", "", "--text is empty: it takes FILE"),
+    ],
+)
+def test_windows_that_cannot_be_made_are_refused(
+    tiny_path: Path, flag: str, value: str, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        quality.run(args_for(tiny_path, f"{flag}={value}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from engine.bench.report import Test
 from engine.bench.speed import SpeedConfig, measure
 from engine.bench.subject import Subject
 from engine.cache.spec import KVType
-from engine.errors import InvalidRequest, UserError
+from engine.errors import InvalidRequest, ModelFileError, ProcessFailed, UserError
 from tests.engine.bench.contestants import fake
 from tests.engine.models.tiny import Quant, write_tiny
 
@@ -115,10 +116,43 @@ def args_for(*flags: str) -> argparse.Namespace:
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to measure"):
         speed.run(args_for("-p", "0", "-n", "0"))
-    with pytest.raises(UserError, match="at least one repetition"):
-        speed.run(args_for("-r", "0"))
+    with pytest.raises(UserError, match="--repetitions 0: at least 1 is needed here"):
+        args_for("-r", "0")
     with pytest.raises(SystemExit):
         args_for("-d", "1,x")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("-p", "16,99999"), "-p 99999: the model's context holds"),
+        (("-p", "0", "-n", "99999"), "-n 99999: the model's context holds"),
+        (("-p", "16", "-d", "0,99999"), "-p 16 after -d 99999: the model's context holds"),
+    ],
+)
+def test_what_the_context_cannot_hold_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], sentence: str
+) -> None:
+    monkeypatch.setattr(speed, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    path = write_tiny("qwen2", tmp_path / "tiny.gguf")
+    with pytest.raises(UserError, match=sentence):
+        speed.run(args_for("--model", str(path), *flags))
+
+
+def test_a_model_that_is_none_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelFileError):
+        speed.run(args_for("--model", str(tmp_path / "model.gguf")))
+
+
+def test_our_own_failure_is_not_told_in_baton_s_name(config: SpeedConfig, monkeypatch) -> None:
+    command = [sys.executable, "-S", "-c", "import no_such_module"]
+    monkeypatch.setattr(speed, "own_command", lambda: command)
+    with pytest.raises(ProcessFailed, match=r"^the engine ended without an answer: ModuleNotFoundError"):
+        measure(replace(config, with_peer=False))
 
 
 def test_the_engine_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
+from engine.bench import subject as subject_module
 from engine.bench.subject import Subject
 from engine.errors import ProcessFailed
 from tests.engine.bench.contestants import fake
@@ -54,3 +56,33 @@ def test_closing_twice_does_no_harm() -> None:
     subject = fake()
     subject.close()
     subject.close()
+
+
+def test_of_a_traceback_the_last_line_is_told() -> None:
+    with pytest.raises(ProcessFailed) as failure:
+        Subject("ghost", [sys.executable, "-S", "-c", "import there_is_no_such_module"])
+    assert str(failure.value) == (
+        "ghost ended without an answer: ModuleNotFoundError: No module named 'there_is_no_such_module'"
+    )
+
+
+def test_a_program_that_cannot_begin_says_why() -> None:
+    with pytest.raises(ProcessFailed, match=r"^fake did not start: it has no legs$"):
+        fake(say='{"error": "it has no legs"}')
+
+
+def test_ctrl_c_does_not_wait_for_a_measurement() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), fake(hang="prefill") as subject:
+        subject._in.write('{"command": "prefill"}\n')
+        subject._in.flush()
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < subject_module._CLOSE_TIMEOUT_S
+    assert subject._process.poll() is not None
+
+
+def test_a_program_that_lives_on_after_its_last_answer_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject_module, "_CLOSE_TIMEOUT_S", 0.1)
+    script = "import os, sys, time; os.close(1); time.sleep(60)"
+    with pytest.raises(ProcessFailed, match="ended without an answer"):
+        Subject("ghost", [sys.executable, "-S", "-c", script])

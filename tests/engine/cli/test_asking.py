@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -152,6 +153,65 @@ def test_chat_prints_one_object_when_asked_to(server: FakeEndpoint, capsys) -> N
 def test_chat_refuses_to_ask_nothing(capsys) -> None:
     assert main(["chat", " "]) == 2
     assert "ask something" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "sentence"),
+    [
+        ("--temperature", "nan", "--temperature nan: a number is needed here"),
+        ("--temperature", "-1", "--temperature -1: at least 0"),
+        ("--temperature", "1e9", "--temperature 1e9: at most 100"),
+        ("--max-tokens", "0", "--max-tokens 0: at least 1"),
+        ("--host", "http://x", "--host http://x: only the host stands here"),
+        ("--port", "0", "--port 0 stands for a free one"),
+        ("--system", "\udcff", "--system is not text in UTF-8"),
+    ],
+)
+def test_chat_refuses_a_wrong_flag_before_it_asks(
+    server: FakeEndpoint, capsys, flag: str, value: str, sentence: str
+) -> None:
+    assert main(["chat", "What?", "--port", str(server.server_port), f"{flag}={value}"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert server.bodies == []
+
+
+def test_chat_refuses_a_question_that_is_no_text(server: FakeEndpoint, capsys) -> None:
+    assert main(["chat", "What \udcff?", "--port", str(server.server_port)]) == 2
+    assert capsys.readouterr().err == (
+        "baton: the question is not text in UTF-8 (character 6 is none): set the terminal to UTF-8\n"
+    )
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "asked"),
+    [("Was sagt Zoë?\r\n".encode(), 0, "Was sagt Zoë?\n"), (b"What \xff?", 2, None)],
+)
+def test_chat_takes_its_question_from_standard_input(
+    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch, capsys, content: bytes, status: int, asked
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert main(["chat", "-", "--port", str(server.server_port)]) == status
+    if asked is None:
+        assert "standard input is not text in UTF-8 (byte 6 is wrong)" in capsys.readouterr().err
+        assert server.bodies == []
+    else:
+        assert server.bodies[0]["messages"][0]["content"] == asked
+
+
+def test_chat_says_that_a_stranger_answered(server: FakeEndpoint, capsys) -> None:
+    server.timings = {"prompt_ms": 1}
+    assert main(["chat", "What?", "--port", str(server.server_port)]) == 1
+    assert "is not Baton (it sends no timings)" in capsys.readouterr().err
+
+
+def test_an_answer_of_another_form_has_no_text(server: FakeEndpoint) -> None:
+    class Strange(Endpoint):
+        def stream(self, path, body):
+            yield from ({"choices": ["?", {"delta": 1}]}, {"choices": None, "usage": 3, "timings": []})
+
+    answer = Answer(Strange("127.0.0.1", server.server_port), {"messages": []}, clock=ticking())
+    assert list(answer.texts()) == []
 
 
 def test_status_lists_models_and_slots(server: FakeEndpoint, capsys) -> None:

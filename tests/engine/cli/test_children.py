@@ -6,11 +6,12 @@ import os
 import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from engine.cli.children import Child
+from engine.cli.children import Child, ended_together
 from engine.errors import ProcessFailed
 
 # A child whose first word says what it does.
@@ -27,12 +28,15 @@ if what == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("not json")
 print(json.dumps({"ready": True, "port": 4711}), flush=True)
+if what == "silent":
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 print(json.dumps({"heard": lines.get()}), flush=True)
 time.sleep(60)
 """
 
 PARENT = f"""
 import sys
+import time
 from pathlib import Path
 from engine.cli import children
 children.own_command = lambda: [sys.executable, "-c", {CHILD!r}]
@@ -81,6 +85,32 @@ def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pytest
     with Child("worker", ["stubborn"], tmp_path / "log") as child:
         child.wait_for("ready", timeout_s=30)
     assert not alive(child.pid)
+
+
+def test_children_that_are_told_together_end_in_the_time_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cli.children._GRACE_S", 1.0)
+    with (
+        Child("worker", ["stubborn"], tmp_path / "worker") as worker,
+        Child("decoder", ["stubborn"], tmp_path / "decoder") as decoder,
+        ended_together(worker, decoder),
+    ):
+        for child in (worker, decoder):
+            child.wait_for("ready", timeout_s=30)
+        told_s = time.monotonic()
+    assert time.monotonic() - told_s < 1.9
+    assert not alive(worker.pid) and not alive(decoder.pid)
+
+
+def test_a_child_that_falls_silent_and_lives_on_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cli.children._GRACE_S", 0.1)
+    with Child("worker", ["silent"], tmp_path / "log") as child:
+        child.wait_for("ready", timeout_s=30)
+        with pytest.raises(ProcessFailed, match="the worker has stopped talking"):
+            child.wait_for("heard", timeout_s=30)
 
 
 def test_closing_twice_does_no_harm(tmp_path: Path) -> None:

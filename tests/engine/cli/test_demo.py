@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.paths import own_command
+from engine.node.scratch import private_folder
+from engine.paths import own_command, scratch_dir
 
 TIMEOUT_S = 60.0
 
@@ -74,6 +75,9 @@ class Demo:
                     found.append(int(folder.name))
         return found
 
+    def folders(self) -> list[Path]:
+        return sorted(scratch_dir().glob(f"demo-{self.process.pid}-*"))
+
     def end(self) -> None:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -95,6 +99,7 @@ def test_the_demo_answers_with_a_remote_prefill_and_leaves_nothing_behind(smollm
         out, err = running.process.communicate(timeout=2 * TIMEOUT_S)
         assert running.process.returncode == 0, err
         assert running.processes() == []
+        assert running.folders() == []
     report = json.loads(out)
     assert list(report) == [
         "answer",
@@ -127,6 +132,11 @@ def check_that_nothing_is_left(model: Path, number: signal.Signals, moment: str)
         running.process.send_signal(number)
         running.process.wait(TIMEOUT_S)
         running.wait_until_all_are_gone()
+        if number is signal.SIGKILL:
+            assert running.folders()
+            with private_folder("demo"):
+                pass
+        assert running.folders() == []
         assert (
             running.process.returncode
             == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]

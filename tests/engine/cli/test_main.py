@@ -82,6 +82,42 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
         assert process.wait(30) == 141
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*own_command(), "models", "list"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "baton: the disk is full: make room, and run the same command again\n"
+
+
+def test_closed_output_is_no_error() -> None:
+    script = "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"
+    words = [sys.executable, "-c", script, *own_command(), "models", "list"]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_mistake_of_ours_is_owned_up_to_without_a_traceback(
+    run_command, capsys, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setattr("engine.paths.log_dir", lambda: tmp_path / "logs")
+    monkeypatch.setattr(cli, "_forget_stdout", lambda: None)
+    assert run_command(raising(KeyError("speed"))) == 1
+    file = tmp_path / "logs" / "mistakes.log"
+    assert capsys.readouterr().err == (
+        f"baton: a mistake of Baton's own (KeyError: 'speed'); please report it, with the end of {file}\n"
+    )
+    assert "Traceback" in file.read_text()
+    file.unlink()
+    file.mkdir()
+    assert run_command(raising(KeyError("speed"))) == 1
+    assert (
+        capsys.readouterr().err == "baton: a mistake of Baton's own (KeyError: 'speed'); please report it\n"
+    )
+
+
 def test_without_a_command_the_help_is_shown(capsys) -> None:
     assert cli.main([]) == 0
     printed = capsys.readouterr().out

@@ -79,3 +79,8 @@ def test_an_unsound_catalogue_is_refused(text: str) -> None:
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ModelNotFound, match=r"gpt-5.*smollm2-135m.*gemma3-270m"):
         find_model("gpt-5")
+
+
+def test_an_empty_name_is_called_empty() -> None:
+    with pytest.raises(ModelNotFound, match=r"name is empty: choose one of smollm2-135m"):
+        find_model(" ")

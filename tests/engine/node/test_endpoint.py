@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from engine.errors import HostError, InvalidRequest
+from engine.errors import HostError, InvalidRequest, UserError
 from engine.node.endpoint import Endpoint, NoEndpoint
 
 Answer = tuple[int, bytes]
@@ -75,8 +76,8 @@ def test_the_key_is_taken_from_the_environment(
     endpoint: Endpoint, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATON_API_KEY", "secret")
-    endpoint.get("/slots")
-    assert server.asked == [("GET", "/slots", None, "Bearer secret")]
+    endpoint.get("/props")
+    assert server.asked == [("GET", "/props", None, "Bearer secret")]
 
 
 def test_a_stream_ends_at_its_mark_and_passes_over_comments(endpoint: Endpoint, server: FakeEndpoint) -> None:
@@ -104,8 +105,9 @@ def test_an_error_inside_a_stream_is_raised(endpoint: Endpoint, server: FakeEndp
     [
         (400, b'{"error": {"message": "the prompt is too long"}}', InvalidRequest, "the prompt is too long"),
         (503, b'{"error": {"message": "still loading"}}', HostError, "still loading"),
-        (500, b"<html>", HostError, "status 500"),
-        (404, b'"nothing"', InvalidRequest, "status 404"),
+        (500, b"<html>", HostError, "is not Baton .*status 500"),
+        (404, b'"nothing"', HostError, "is not Baton .*status 404.*--port"),
+        (401, b'{"error": {"message": 5}}', HostError, "is not Baton"),
     ],
 )
 def test_refusals_keep_the_endpoints_own_sentence(
@@ -128,3 +130,74 @@ def test_nothing_there_says_what_to_start() -> None:
         port = closed.server_port
     with pytest.raises(NoEndpoint, match="baton serve"):
         Endpoint("127.0.0.1", port).get("/health")
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/x", b"<html>"),
+        ("/x", b"[" * 100_000),
+        ("/health", b"[]"),
+        ("/health", b'{"status": 7}'),
+        ("/v1/models", b"{}"),
+        ("/v1/models", b'{"data": [{"name": "other"}]}'),
+        ("/slots", b'[{"id": 0, "state": 1}]'),
+        ("/worker", b"{}"),
+    ],
+)
+def test_what_is_found_elsewhere_is_not_ours(
+    endpoint: Endpoint, server: FakeEndpoint, path: str, content: bytes
+) -> None:
+    server.answer = (200, content)
+    with pytest.raises(HostError, match=r"what answers at http://127\.0\.0\.1:\d+ is not Baton"):
+        endpoint.get(path)
+
+
+@pytest.mark.parametrize("content", [b"<html>\n</html>\n", b"", b"data: <html>\n\n", b"data: [1]\n\n"])
+def test_a_stream_of_something_else_is_not_ours(
+    endpoint: Endpoint, server: FakeEndpoint, content: bytes
+) -> None:
+    server.answer = (200, content)
+    with pytest.raises(HostError, match="is not Baton"):
+        list(endpoint.stream("/v1/chat/completions", {}))
+
+
+def test_a_server_that_does_not_speak_http_is_not_ours() -> None:
+    def greet(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+            connection.recv(4096)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=greet, args=(server,))
+        thread.start()
+        with pytest.raises(HostError, match=r"is not Baton \(it does not speak HTTP\)"):
+            Endpoint("127.0.0.1", server.getsockname()[1]).get("/health")
+        thread.join(10)
+
+
+def test_a_server_that_says_nothing_is_waited_for_no_longer_than_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(HostError, match="in time"):
+        Endpoint("127.0.0.1", server.getsockname()[1]).get("/health", timeout_s=0.05)
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError("too long")])
+def test_a_host_that_is_not_known_is_named(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(UserError, match="--host nowhere: there is no computer of that name"):
+        Endpoint("nowhere", 7117).get("/health")
+
+
+def test_port_0_is_no_port_to_ask() -> None:
+    with pytest.raises(UserError, match="--port 0 stands for a free one when serving"):
+        Endpoint("127.0.0.1", 0)
+
+
+def test_a_key_that_cannot_be_sent_is_named(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_API_KEY", "schlüssel")
+    with pytest.raises(UserError, match="BATON_API_KEY"):
+        endpoint.get("/slots")

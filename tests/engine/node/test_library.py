@@ -261,3 +261,16 @@ def test_resolve_finds_a_catalogue_model_in_the_library(tmp_path: Path) -> None:
 def test_resolve_refuses_what_is_neither_by_naming_the_catalogue(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match=r"nowhere\.gguf.*smollm2-135m"):
         make_library(tmp_path).resolve(str(tmp_path / "nowhere.gguf"), Silent())
+
+
+def test_resolve_names_what_is_there_and_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "link.gguf").symlink_to("elsewhere")
+    library = make_library(tmp_path)
+    for name, sentence in (
+        (str(tmp_path), f"^{tmp_path}: this is a folder, and a GGUF file is needed$"),
+        (os.devnull, f"^{os.devnull}: this is a device, and a GGUF file is needed$"),
+        (str(tmp_path / "link.gguf"), "this is a link to elsewhere, which is not there$"),
+        ("", "^the model's name is empty: name a GGUF file, or one of smollm2-135m"),
+    ):
+        with pytest.raises(ModelNotFound, match=sentence):
+            library.resolve(name, Silent())

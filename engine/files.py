@@ -1,0 +1,44 @@
+"""Paths that a user names: where they lead, and why one of them is no file that can be read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from engine.errors import UserError
+
+NO_SUCH_FILE = "no such file"
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def user_path(text: str) -> Path:
+    """The path with its ~ replaced; raises UserError where that names nobody."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(f"{text}: the home folder of {text.partition('/')[0]} is not known here") from None
+
+
+def file_fault(path: Path, *, wanted: str) -> str:
+    """What keeps `path` from being read as a file, which was to be `wanted`; nothing where nothing does."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            return f"this is a link to {os.readlink(path)}, which is not there"
+        return NO_SUCH_FILE
+    except OSError as error:
+        return f"it cannot be looked at ({error.strerror})"
+    if not stat.S_ISREG(mode):
+        return f"this is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, and {wanted} is needed"
+    if not os.access(path, os.R_OK):
+        return "it may not be read: check its permissions"
+    return ""
