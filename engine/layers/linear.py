@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -89,8 +90,7 @@ class PackedLinear(Linear):
         self._is_padded = padding > 0
         bias = F.pad(bias, (0, padding)) if bias is not None else None
         normed = norm.fused() if norm is not None else None
-        self._store = PackedProduct(matrix, normed=normed, bias=bias, rounding=rounding)
-        self._add = PackedProduct(matrix, normed=normed, bias=bias, ending=Ending.ADD, rounding=rounding)
+        self._product = partial(PackedProduct, matrix, normed=normed, bias=bias, rounding=rounding)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._store(_plain(x))
@@ -100,6 +100,16 @@ class PackedLinear(Linear):
         if self._is_padded or not residual.is_contiguous():
             return residual + self(x)
         return self._add(_plain(x), residual)
+
+    # A matrix is used in one of the two ways only.
+
+    @cached_property
+    def _store(self) -> PackedProduct:
+        return self._product(ending=Ending.STORE)
+
+    @cached_property
+    def _add(self) -> PackedProduct:
+        return self._product(ending=Ending.ADD)
 
 
 class PackedProduct:
@@ -111,7 +121,7 @@ class PackedProduct:
         *,
         normed: Normed | None = None,
         bias: Tensor | None = None,
-        ending: Ending = Ending.STORE,
+        ending: Ending,
         rounding: bool,
     ) -> None:
         self._few = Gemv(matrix, normed=normed, bias=bias, ending=ending)

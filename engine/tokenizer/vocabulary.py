@@ -176,8 +176,10 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise ModelFileError(f"the vocabulary has {len(tokens)} tokens, more than the {MAX_TOKENS} allowed")
     if len(max(tokens, key=len)) > MAX_TOKEN_BYTES:
         raise ModelFileError(f"the vocabulary has a token of more than {MAX_TOKEN_BYTES} characters")
-    tokens = tuple(text or f"[EMPTY_{index}]" for index, text in enumerate(tokens))
-    index_of = {text: index for index, text in enumerate(tokens)}
+    index_of = dict(zip(tokens, range(len(tokens)), strict=True))
+    if "" in index_of:
+        tokens = tuple(text or f"[EMPTY_{index}]" for index, text in enumerate(tokens))
+        index_of = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(index_of) != len(tokens):
         raise ModelFileError("the vocabulary lists a token twice: the model file is broken, convert it again")
     types = list(_numbers(metadata, "tokenizer.ggml.token_type", len(tokens), int, TokenType.NORMAL))
