@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from engine.batching.loop import EngineLoop
+from engine.batching.remote import RouteConfig
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.errors import BatonError, HostError
@@ -29,12 +30,14 @@ from engine.handoff.channel import CourierConfig
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
+from engine.handoff.route import RoutePolicy
 from engine.handoff.shared import SharedMemory
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, begin_loading
 from engine.node.catalogue import load_catalogue
 from engine.node.identity import Identity
+from engine.node.known_rates import KnownRates
 from engine.paths import cache_dir, identity_dir
 from engine.server.backend import Backend, ModelInfo
 from engine.tokenizer import ChatTemplate, Tokenizer
@@ -70,9 +73,11 @@ class DecodeEngine:
     listen_port: int | None
     fingerprint: str | None
     ahead: _Ahead
+    keep_rates: Callable[[], None]
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
+        self.keep_rates()
         self.ahead.stop()
         with contextlib.suppress(HostError):
             self.loop.close(_STOP_TIMEOUT_S)
@@ -114,8 +119,9 @@ class _Ahead:
             raise _Stopping
         self._on_progress(done, total)
 
-    def start(self, loaded: _Loaded) -> None:
-        self._thread = threading.Thread(target=self._make, args=(loaded,), name="ahead", daemon=True)
+    def start(self, loaded: _Loaded, *, prefill: bool) -> None:
+        """With `prefill`, the model's form for prompts too."""
+        self._thread = threading.Thread(target=self._make, args=(loaded, prefill), name="ahead", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -123,10 +129,10 @@ class _Ahead:
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
 
-    def _make(self, loaded: _Loaded) -> None:
+    def _make(self, loaded: _Loaded, prefill: bool) -> None:
         try:
             loaded.tokenizer.prepare()
-            loaded.model.prepare(decode=False)
+            loaded.model.prepare(prefill=prefill, decode=False)
             loaded.model.settle(self._stopping.is_set)
         except _Stopping:
             return
@@ -153,6 +159,8 @@ def open_decode_engine(
     if has_worker:
         config = _courier_config(args, loaded, role=Role.DECODE, dial=peer_address())
         client = PrefillClient(config, memory.share())
+    known_rates = _known_rates(args, loaded)
+    rates = known_rates.load()
     loop = EngineLoop(
         model=loaded.model,
         pool=pool,
@@ -161,13 +169,13 @@ def open_decode_engine(
         end_ids=loaded.tokenizer.end_ids,
         client=client,
         chunk_tokens=args.chunk,
+        route=RouteConfig(rates=rates, policy=RoutePolicy(args.route)),
     )
     listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
-    if not has_worker:
-        # The form for prompts is made while the first one is being typed. With a worker it may never be needed, and
-        # waits for the first prompt that has to be prefilled here.
-        ahead.start(loaded)
+    # What prompts need is made while the first one is being typed. With a worker a form of the weights may never be
+    # needed, and waits for the first prompt that has to be prefilled here.
+    ahead.start(loaded, prefill=not has_worker)
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
@@ -175,6 +183,7 @@ def open_decode_engine(
         listen_port=listen_port,
         fingerprint=fingerprint,
         ahead=ahead,
+        keep_rates=functools.partial(known_rates.save, rates),
     )
 
 
@@ -332,6 +341,12 @@ def _courier_config(
         identity=_model_identity(loaded),
         max_prompt_tokens=loaded.cache.n_ctx,
     )
+
+
+def _known_rates(args: argparse.Namespace, loaded: _Loaded) -> KnownRates:
+    files = tuple((str(path.resolve()), path.stat().st_size) for path in loaded.paths)
+    how = (loaded.model.device.kind, torch.get_num_threads(), args.weights, args.chunk)
+    return KnownRates(cache_dir() / "rates", files, args.trust, *how)
 
 
 def _model_identity(loaded: _Loaded) -> ModelIdentity:

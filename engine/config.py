@@ -235,6 +235,13 @@ CHUNK = Setting(
     maximum=65536,
     help="tokens of a prompt computed in one step, the same on both computers",
 )
+ROUTE = Setting(
+    name="route",
+    kind=str,
+    default="auto",
+    choices=("auto", "always", "never"),
+    help="where prompts are prefilled: where it is sooner, at the worker whenever it can, or here",
+)
 WEIGHTS = Setting(
     name="weights",
     kind=str,

@@ -50,6 +50,9 @@ class Generation:
         self.cached_tokens = cached_tokens
         self.n_processed = cached_tokens
         self.handoff: Handoff | None = None
+        # Tokens of the prompt computed on this computer, and what their steps took.
+        self.prefilled_here = 0
+        self.prefill_seconds = 0.0
         self._text = text
         self._end_ids = frozenset() if request.sampling.ignore_eos else end_ids
         self._n_ctx = n_ctx

@@ -17,17 +17,24 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.batching.generation import Generation
-from engine.batching.remote import PrefillClient, RemotePrefill
+from engine.batching.remote import PrefillClient, RemotePrefill, RouteConfig
 from engine.batching.request import Event, Failed, Finished, FinishReason, Handoff, Request, Timings, Usage
 from engine.batching.runner import Runner
 from engine.batching.sampler import Sampled, Sampler
-from engine.batching.scheduler import DEFAULT_CHUNK_TOKENS, Assignment, Scheduler, StepPlan, Waiting
+from engine.batching.scheduler import (
+    DEFAULT_CHUNK_TOKENS,
+    Assignment,
+    ChunkPlan,
+    Scheduler,
+    StepPlan,
+    Waiting,
+)
 from engine.batching.slot import SlotState
 from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
 from engine.handoff import client_events as handoff
-from engine.handoff.route import MIN_REMOTE_TOKENS
+from engine.handoff.rates import PrefillRates
 
 if TYPE_CHECKING:
     from engine.cache.sequence import SequencePool
@@ -63,7 +70,7 @@ class EngineLoop:
         end_ids: frozenset[int],
         client: PrefillClient | None = None,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
-        min_remote_tokens: int = MIN_REMOTE_TOKENS,
+        route: RouteConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.n_ctx = pool.spec.n_ctx
@@ -74,7 +81,12 @@ class EngineLoop:
         self._end_ids = end_ids
         self._clock = clock
         self._scheduler = Scheduler(n_slots=self.n_slots, chunk_tokens=chunk_tokens)
-        self._remote = RemotePrefill(client, chunk_tokens=chunk_tokens, min_tokens=min_remote_tokens)
+        self._remote = RemotePrefill(
+            client,
+            chunk_tokens=chunk_tokens,
+            route=route or RouteConfig(rates=PrefillRates()),
+            clock=clock,
+        )
         self._generations: list[Generation | None] = [None] * self.n_slots
         self._queued: dict[str, _Submitted] = {}
         self._reasons: Counter[str] = Counter()
@@ -129,6 +141,7 @@ class EngineLoop:
             n_queued=self._scheduler.n_queued + len(self._inbox),
             reasons=dict(self._reasons),
             worker=self._remote.worker(),
+            route=self._remote.route_snapshot(),
         )
 
     def _slot_snapshot(self, slot: int) -> SlotSnapshot:
@@ -217,7 +230,9 @@ class EngineLoop:
         sequence.truncate(start)
         generation = self._generation(submitted, slot, start)
         self._generations[slot] = generation
-        decision = self._remote.decide(request, n_tokens=stop - start)
+        decision = self._remote.decide(
+            request, n_tokens=stop - start, local_backlog=self._scheduler.n_prefilling_tokens
+        )
         if decision.remote:
             decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
             if not decision.remote:
@@ -227,6 +242,7 @@ class EngineLoop:
             prefill="remote" if decision.remote else "local",
             reason=decision.reason,
             detail=decision.sentence,
+            predicted=decision.prediction,
         )
         self._reasons[decision.reason] += 1
         self._send(request, generation.started())
@@ -248,6 +264,7 @@ class EngineLoop:
         )
 
     def _step(self, plan: StepPlan) -> None:
+        begun = self._clock()
         try:
             outcomes = self._runner.step(plan, self._generations)
         except HostError as error:
@@ -257,9 +274,20 @@ class EngineLoop:
         now = self._clock()
         if plan.prefill is not None:
             self._scheduler.chunk_done(plan.prefill.slot)
+            self._learn(plan.prefill, now - begun)
             self._progress(plan.prefill.slot, plan.prefill.stop, now)
         for generation, outcome in outcomes:
             self._accept(generation, outcome, now)
+
+    def _learn(self, chunk: ChunkPlan, seconds: float) -> None:
+        """Add up what a prompt took to prefill here; with its last chunk the route learns of it."""
+        generation = self._generations[chunk.slot]
+        if generation is None:
+            return
+        generation.prefilled_here += chunk.stop - chunk.first
+        generation.prefill_seconds += seconds
+        if chunk.stop == generation.n_prompt - 1:
+            self._remote.prefilled_here(generation.prefilled_here, generation.prefill_seconds)
 
     def _accept(self, generation: Generation, outcome: Sampled | HostError, now: float) -> None:
         if isinstance(outcome, HostError):

@@ -6,15 +6,18 @@ Asks the route and the client; moves nothing itself and never waits.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine.batching.request import Request
+from engine.batching.snapshot import RouteSnapshot
 from engine.cache.spec import Landing
 from engine.errors import PeerError
-from engine.handoff.client_events import ClientEvent, ClientStatus, Finished, Released
-from engine.handoff.route import Decision, RouteReason, choose
+from engine.handoff.client_events import ClientEvent, ClientStatus, Committed, Failed, Finished, Released
+from engine.handoff.rates import STALE_AFTER_S, PrefillRates
+from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose
 
 if TYPE_CHECKING:
     from engine.cache.sequence import SequenceState
@@ -42,15 +45,46 @@ class PrefillClient(Protocol):
     def on_wakeup(self, wakeup: Callable[[], None]) -> None: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class RouteConfig:
+    """Where prompts go that do not say so themselves. `rates` are read and added to."""
+
+    rates: PrefillRates
+    policy: RoutePolicy = RoutePolicy.AUTO
+    min_tokens: int = MIN_REMOTE_TOKENS
+
+
+@dataclass(kw_only=True)
+class _Asked:
+    """A handoff under way; `alone` while no other has shared the worker with it."""
+
+    slot: int
+    n_tokens: int
+    at: float
+    alone: bool
+
+
 class RemotePrefill:
     """The engine loop's side of all handoffs. At most one a slot; its number is never used again."""
 
-    def __init__(self, client: PrefillClient | None, *, chunk_tokens: int, min_tokens: int) -> None:
+    def __init__(
+        self,
+        client: PrefillClient | None,
+        *,
+        chunk_tokens: int,
+        route: RouteConfig,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._client = client
         self._chunk_tokens = chunk_tokens
-        self._min_tokens = min_tokens
+        self._route = route
+        self._clock = clock
+        self._wall_clock = wall_clock
         self._numbers = itertools.count(1)
-        self._slots: dict[int, int] = {}
+        self._slots: dict[int, _Asked] = {}
+        # The first prompt either way also makes weights and kernels ready, and says nothing of the next.
+        self._is_warm = {"local": False, "remote": False}
 
     def on_wakeup(self, wakeup: Callable[[], None]) -> None:
         """Call `wakeup`, from any thread, whenever `poll` may have something."""
@@ -61,18 +95,34 @@ class RemotePrefill:
         """How the worker is; None where none is configured. From any thread."""
         return self._client.status() if self._client is not None else None
 
-    def decide(self, request: Request, *, n_tokens: int) -> Decision:
-        """Where to prefill the `n_tokens` of the request that are not cached."""
+    def decide(self, request: Request, *, n_tokens: int, local_backlog: int) -> Decision:
+        """Where to prefill the `n_tokens` of the request that are not cached, `local_backlog` others waiting here."""
         status = self.worker()
+        rates = self._route.rates
         return choose(
             asked=request.prefill,
+            policy=self._route.policy,
             has_worker=status is not None,
             worker_ready=status is not None and status.ready,
             worker_note=status.note if status is not None else "",
             uncached_tokens=n_tokens,
             plain_text=request.plain_text,
-            min_remote_tokens=self._min_tokens,
+            prediction=rates.predict(n_tokens, local_backlog=local_backlog, remote_in_flight=len(self._slots))
+            if n_tokens > 0
+            else None,
+            stale=self._wall_clock() - rates.remote_at > STALE_AFTER_S,
+            min_remote_tokens=self._route.min_tokens,
         )
+
+    def prefilled_here(self, n_tokens: int, seconds: float) -> None:
+        """Learn from a prompt of which `n_tokens` were computed on this computer in `seconds`."""
+        if n_tokens > 0 and seconds > 0 and self._counts("local"):
+            self._route.rates.local.observe(n_tokens, seconds)
+
+    def _counts(self, way: str) -> bool:
+        """Whether a measurement says something: all but the first."""
+        was_warm, self._is_warm[way] = self._is_warm[way], True
+        return was_warm
 
     def start(
         self,
@@ -92,13 +142,17 @@ class RemotePrefill:
             self._client.start(number, tokens[:stop], start, stop, landings, self._chunk_tokens)
         except PeerError as error:
             return replace(decision, remote=False, reason=RouteReason.WORKER_NOT_READY, sentence=str(error))
-        self._slots[number] = slot
+        for other in self._slots.values():
+            other.alone = False
+        self._slots[number] = _Asked(
+            slot=slot, n_tokens=stop - start, at=self._clock(), alone=not self._slots
+        )
         return decision
 
     def cancel(self, slot: int) -> None:
         """Stop the slot's handoff; its memory is free once `Released` or `Finished` has come."""
-        for number, owner in self._slots.items():
-            if owner == slot and self._client is not None:
+        for number, asked in self._slots.items():
+            if asked.slot == slot and self._client is not None:
                 self._client.cancel(number)
 
     def poll(self) -> list[tuple[int, ClientEvent]]:
@@ -107,10 +161,27 @@ class RemotePrefill:
             return []
         news = []
         for event in self._client.poll():
-            slot = self._slots.get(event.request_id)
-            if slot is None:
+            asked = self._slots.get(event.request_id)
+            if asked is None:
                 continue
-            if isinstance(event, Finished | Released):
-                del self._slots[event.request_id]
-            news.append((slot, event))
+            match event:
+                case Committed(final=True) if asked.alone and self._counts("remote"):
+                    self._route.rates.remote.observe(asked.n_tokens, self._clock() - asked.at)
+                    self._route.rates.remote_at = self._wall_clock()
+                case Failed():
+                    # Nothing is learned of how fast it would have been; the next long prompt tries again.
+                    asked.alone = False
+                case Finished() | Released():
+                    del self._slots[event.request_id]
+            news.append((asked.slot, event))
         return news
+
+    def route_snapshot(self) -> RouteSnapshot:
+        """From any thread."""
+        rates = self._route.rates
+        return RouteSnapshot(
+            policy=self._route.policy,
+            crossover_tokens=rates.crossover(),
+            local_tps=rates.local.tokens_per_second(),
+            remote_tps=rates.remote.tokens_per_second(),
+        )

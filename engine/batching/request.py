@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import BatonError, InvalidRequest
+from engine.handoff.rates import Prediction
 from engine.numbers import number_text
 
 # A penalty looks at no more than this many tokens back: beyond, one request could slow every step of the others.
@@ -180,7 +181,8 @@ class Handoff:
     remote prefill, also one that fell back half way: `bytes` of the chunks that came whole, and `remote_tokens`
     prefilled by the worker and used here, never without bytes. `overlap` is the share of bytes received before the
     worker's compute ended (0 to 1) and `tail_ms` the time from there to the last commit; None when it did not run to
-    its end, or the answer came to its own end first.
+    its end, or the answer came to its own end first. `predicted` is what the route expected, None where it knew too
+    little.
     """
 
     prefill: str
@@ -190,6 +192,7 @@ class Handoff:
     remote_tokens: int = 0
     overlap: float | None = None
     tail_ms: float | None = None
+    predicted: Prediction | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

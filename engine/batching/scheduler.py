@@ -86,6 +86,11 @@ class Scheduler:
         return len(self._queue)
 
     @property
+    def n_prefilling_tokens(self) -> int:
+        """How many tokens wait to be prefilled here, over all slots."""
+        return sum(stop - first for slot in self.slots for first, stop in slot.chunks)
+
+    @property
     def has_idle_slot(self) -> bool:
         return any(slot.state is SlotState.IDLE for slot in self.slots)
 

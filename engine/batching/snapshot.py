@@ -26,6 +26,17 @@ class SlotSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RouteSnapshot:
+    """How prompts are routed: the policy, from how many tokens on the worker is sooner (None: not known, or never), and
+    tokens a second either way by the length of the prompts they were seen with."""
+
+    policy: str
+    crossover_tokens: int | None
+    local_tps: dict[int, float]
+    remote_tps: dict[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopSnapshot:
     """The queue, all slots, the worker, and how often each reason for a prefill's place was given since the start.
 
@@ -36,3 +47,4 @@ class LoopSnapshot:
     n_queued: int
     reasons: dict[str, int]
     worker: ClientStatus | None
+    route: RouteSnapshot

@@ -31,7 +31,7 @@ EXAMPLE = """\
 """
 
 SETTINGS = [
-    *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK),
+    *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK, config.ROUTE),
     *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
     *(config.WEIGHTS, config.DEVICE, config.THREADS),
 ]

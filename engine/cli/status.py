@@ -85,4 +85,18 @@ def _worker_line(worker: dict[str, Any]) -> str:
         return "none configured: prompts are prefilled here"
     if not worker["connected"]:
         return f"not connected, prompts are prefilled here: {worker['note']}"
-    return f"connected, {worker['peer']}"
+    return f"connected, {worker['peer']}; {_route(worker)}"
+
+
+def _route(worker: dict[str, Any]) -> str:
+    match worker.get("route"):
+        case "always":
+            return "it prefills every prompt"
+        case "never":
+            return "prompts are prefilled here all the same (--route never)"
+    crossover = worker.get("crossover_tokens")
+    if crossover is not None:
+        return f"it is sooner from {crossover} tokens on"
+    if worker.get("local_tps") and worker.get("remote_tps"):
+        return "this computer is sooner at any length"
+    return "both are still being measured"

@@ -5,9 +5,22 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-# A handoff costs a few round trips and, on the worker, a queue: below this many tokens to compute, the computer that
-# asks is done sooner by itself. Measured rates will take this constant's place.
+from engine.handoff.rates import Prediction
+
+# A handoff costs a few round trips and, on the worker, a queue: until both ways have been measured, fewer tokens than
+# these are prefilled here.
 MIN_REMOTE_TOKENS = 256
+
+# So few are done here within a decode step or two, whatever was measured of longer ones.
+FEW_TOKENS = 32
+
+
+class RoutePolicy(enum.StrEnum):
+    """What requests that leave it open get: whichever is sooner, the worker whenever it can, or this computer."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 class RouteReason(enum.StrEnum):
@@ -15,6 +28,10 @@ class RouteReason(enum.StrEnum):
 
     ASKED_LOCAL = "asked_local"
     ASKED_REMOTE = "asked_remote"
+    SET_LOCAL = "set_local"
+    SET_REMOTE = "set_remote"
+    LOCAL_SOONER = "local_sooner"
+    REMOTE_SOONER = "remote_sooner"
     LONG_PROMPT = "long_prompt"
     SHORT_PROMPT = "short_prompt"
     NOTHING_TO_PREFILL = "nothing_to_prefill"
@@ -25,55 +42,83 @@ class RouteReason(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`remote` or not, the reason's code, and a sentence for the user."""
+    """`remote` or not, the reason's code, a sentence for the user, and what was predicted, where it was."""
 
     remote: bool
     reason: RouteReason
     sentence: str
+    prediction: Prediction | None = None
 
 
 def choose(
     *,
     asked: str,
+    policy: RoutePolicy = RoutePolicy.AUTO,
     has_worker: bool,
     worker_ready: bool,
     worker_note: str,
     uncached_tokens: int,
     plain_text: bool = True,
+    prediction: Prediction | None = None,
+    stale: bool = False,
     min_remote_tokens: int = MIN_REMOTE_TOKENS,
 ) -> Decision:
     """Decide for one prompt.
 
-    `asked` is the request's "auto", "local" or "remote"; `has_worker` whether one is configured at all,
-    `worker_ready` whether it is connected and its model, cache layout and protocol fit, `worker_note` what to say if
-    not; `uncached_tokens` those still to be computed before the last one. "remote" is a wish: it goes unfulfilled
-    with a reason, never with an error.
+    `asked` is the request's "auto", "local" or "remote", and `policy` what holds for "auto"; `has_worker` whether one
+    is configured at all, `worker_ready` whether it is connected and its model, cache layout and protocol fit,
+    `worker_note` what to say if not; `uncached_tokens` those still to be computed before the last one. `prediction` is
+    for those; `stale` says that the worker's part of it is old and worth measuring again. "remote" is a wish: it goes
+    unfulfilled with a reason, never with an error.
     """
     if asked == "local":
-        return _local(RouteReason.ASKED_LOCAL, "the request asked for local prefill")
+        return _local(RouteReason.ASKED_LOCAL, "the request asked for local prefill", prediction)
     if not plain_text:
         return _local(RouteReason.NOT_PLAIN_TEXT, "only plain text generation can be prefilled by the worker")
     if uncached_tokens <= 0:
         return _local(RouteReason.NOTHING_TO_PREFILL, "all of the prompt but its last token was cached")
     if not has_worker:
         return _local(RouteReason.NO_WORKER, "no worker is configured: start Baton with --peer to use one")
+    if asked == "auto" and policy is RoutePolicy.NEVER:
+        return _local(RouteReason.SET_LOCAL, "--route never keeps all prefill on this computer", prediction)
     if not worker_ready:
         return _local(RouteReason.WORKER_NOT_READY, worker_note or "the worker is not connected")
     if asked == "remote":
-        return Decision(
-            remote=True, reason=RouteReason.ASKED_REMOTE, sentence="the request asked for remote prefill"
-        )
-    if uncached_tokens < min_remote_tokens:
+        return _remote(RouteReason.ASKED_REMOTE, "the request asked for remote prefill", prediction)
+    if policy is RoutePolicy.ALWAYS:
+        return _remote(RouteReason.SET_REMOTE, "--route always sends every prompt to the worker", prediction)
+    return _sooner(uncached_tokens, prediction, stale=stale, min_remote_tokens=min_remote_tokens)
+
+
+def _sooner(n_tokens: int, prediction: Prediction | None, *, stale: bool, min_remote_tokens: int) -> Decision:
+    if n_tokens < min(FEW_TOKENS, min_remote_tokens):
         return _local(
             RouteReason.SHORT_PROMPT,
-            f"{uncached_tokens} tokens to prefill are fewer than the {min_remote_tokens} that a handoff is worth",
+            f"{n_tokens} tokens to prefill are done here before a handoff could begin",
+            prediction,
         )
-    return Decision(
-        remote=True,
-        reason=RouteReason.LONG_PROMPT,
-        sentence=f"{uncached_tokens} tokens to prefill are worth a handoff",
-    )
+    if prediction is not None:
+        expected = f"{_seconds(prediction.remote_s)} at the worker, {_seconds(prediction.local_s)} here"
+        if prediction.remote_s < prediction.local_s:
+            return _remote(RouteReason.REMOTE_SOONER, f"expected: {expected}", prediction)
+        if not stale:
+            return _local(RouteReason.LOCAL_SOONER, f"expected: {expected}", prediction)
+    if n_tokens < min_remote_tokens:
+        return _local(
+            RouteReason.SHORT_PROMPT,
+            f"{n_tokens} tokens to prefill are fewer than the {min_remote_tokens} that a handoff is worth",
+            prediction,
+        )
+    return _remote(RouteReason.LONG_PROMPT, f"{n_tokens} tokens to prefill are worth a handoff", prediction)
 
 
-def _local(reason: RouteReason, sentence: str) -> Decision:
-    return Decision(remote=False, reason=reason, sentence=sentence)
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _local(reason: RouteReason, sentence: str, prediction: Prediction | None = None) -> Decision:
+    return Decision(remote=False, reason=reason, sentence=sentence, prediction=prediction)
+
+
+def _remote(reason: RouteReason, sentence: str, prediction: Prediction | None) -> Decision:
+    return Decision(remote=True, reason=reason, sentence=sentence, prediction=prediction)

@@ -208,6 +208,12 @@ def _handoff_body(handoff: Handoff | None) -> dict[str, Any] | None:
         "remote_tokens": handoff.remote_tokens,
         "overlap": handoff.overlap,
         "tail_ms": handoff.tail_ms,
+        "predicted": {
+            "local_ms": handoff.predicted.local_s * 1000,
+            "remote_ms": handoff.predicted.remote_s * 1000,
+        }
+        if handoff.predicted is not None
+        else None,
     }
 
 

@@ -50,15 +50,20 @@ async def slots(request: Request) -> Response:
 
 
 async def worker(request: Request) -> Response:
-    """Our own: whether a worker is configured and connected, and how often prompts were prefilled where and why."""
+    """Our own: whether a worker is configured and connected, how prompts are routed, and how often they went where and
+    why."""
     snapshot = _loaded(request).engine.snapshot()
-    link = snapshot.worker
+    link, route = snapshot.worker, snapshot.route
     return JSONResponse(
         {
             "configured": link is not None,
             "connected": link is not None and link.ready,
             "peer": link.peer if link is not None and link.ready else None,
             "note": link.note if link is not None and not link.ready else None,
+            "route": route.policy,
+            "crossover_tokens": route.crossover_tokens,
+            "local_tps": route.local_tps,
+            "remote_tps": route.remote_tps,
             "reasons": snapshot.reasons,
         }
     )

@@ -60,13 +60,13 @@ def test_what_is_made_ahead_is_waited_for_only_so_long(monkeypatch: pytest.Monke
     monkeypatch.setattr(assembly, "_STOP_TIMEOUT_S", 0.05)
     has_begun, may_end = threading.Event(), threading.Event()
 
-    def make(ahead: assembly._Ahead, loaded: object) -> None:
+    def make(ahead: assembly._Ahead, loaded: object, prefill: bool) -> None:
         has_begun.set()
         may_end.wait(60)
 
     monkeypatch.setattr(assembly._Ahead, "_make", make)
     ahead = assembly._Ahead(lambda done, total: None)
-    ahead.start(None)  # type: ignore[arg-type]
+    ahead.start(None, prefill=True)  # type: ignore[arg-type]
     has_begun.wait(60)
     ahead.stop()
     may_end.set()

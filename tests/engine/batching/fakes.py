@@ -16,9 +16,11 @@ import torch
 
 from engine.batching.chunks import equal_chunks
 from engine.batching.loop import EngineLoop
+from engine.batching.remote import RouteConfig
 from engine.batching.request import Failed, Finished, Request, SamplingParams, Token
 from engine.cache.spec import Landing, LayerKind
 from engine.handoff import client_events as handoff
+from engine.handoff.rates import PrefillRates
 
 N_VOCAB = 260
 END = 256
@@ -391,7 +393,7 @@ class Bench:
             end_ids=frozenset({END}),
             client=self.client,
             chunk_tokens=chunk_tokens,
-            min_remote_tokens=loop.pop("min_remote_tokens", 16),
+            route=loop.pop("route", None) or RouteConfig(rates=PrefillRates(), min_tokens=16),
             **loop,
         )
         self._n_asked = 0

@@ -3,8 +3,11 @@
 import pytest
 
 from engine.batching.chunks import equal_chunks
+from engine.batching.remote import RouteConfig
 from engine.batching.request import Finished, FinishReason
 from engine.errors import PeerUnreachable, PromptTooLong
+from engine.handoff.rates import PrefillRates, SpeedByLength
+from engine.handoff.route import RoutePolicy
 from tests.engine.batching.fakes import BYTES_A_TOKEN, Bench
 
 LONG = "the quick brown fox jumps over the lazy dog, " * 4
@@ -235,3 +238,54 @@ def test_handoffs_of_all_slots_run_side_by_side():
         for prompt, answer in zip(prompts, answers, strict=True):
             assert isinstance(answer.last, Finished)
             assert answer.tokens == alone(prompt)
+
+
+def test_the_route_learns_from_every_prompt_but_the_first():
+    rates = PrefillRates()
+    with Bench(worker=True, automatic=True, route=RouteConfig(rates=rates, min_tokens=16)) as bench:
+        for _ in range(2):
+            assert not rates.local.is_known
+            assert bench.ask(LONG, prefill="local", cache_prompt=False).last
+        assert rates.local.is_known
+        for _ in range(2):
+            assert not rates.remote.is_known
+            assert bench.ask(LONG, prefill="remote", cache_prompt=False).last
+        assert rates.remote.is_known and rates.remote_at > 1e9
+        rates.local, rates.remote = speed(N, 9.0), speed(N, 1.0)
+        handoff = bench.ask(LONG, cache_prompt=False).last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("remote", "remote_sooner")
+        assert handoff.predicted.local_s > handoff.predicted.remote_s
+        rates.local, rates.remote = speed(N, 1.0), speed(N, 9.0)
+        handoff = bench.ask(LONG, cache_prompt=False).last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("local", "local_sooner")
+        rates.remote_at = 0.0
+        handoff = bench.ask(LONG, cache_prompt=False).last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("remote", "long_prompt")
+
+
+def speed(n_tokens, seconds):
+    learned = SpeedByLength()
+    learned.observe(n_tokens, seconds)
+    return learned
+
+
+def test_a_failed_handoff_says_nothing_of_speed():
+    rates = PrefillRates()
+    with Bench(worker=True, route=RouteConfig(rates=rates, min_tokens=16)) as bench:
+        for _ in range(3):
+            answer = bench.ask(LONG, prefill="remote", cache_prompt=False)
+            number = bench.client.wait_asked()
+            bench.client.commit(number)
+            bench.client.fail(number)
+            bench.client.release(number)
+            assert isinstance(answer.last, Finished)
+        assert not rates.remote.is_known
+
+
+@pytest.mark.parametrize(("policy", "place"), [("always", "remote"), ("never", "local")])
+def test_the_policy_holds_for_prompts_that_leave_it_open(policy, place):
+    route = RouteConfig(rates=PrefillRates(), policy=RoutePolicy(policy))
+    with Bench(worker=True, automatic=True, route=route) as bench:
+        assert bench.ask("hello").last.timings.handoff.prefill == place
+        other = "local" if place == "remote" else "remote"
+        assert bench.ask("good bye", prefill=other).last.timings.handoff.prefill == other

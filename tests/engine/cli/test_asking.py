@@ -222,11 +222,27 @@ def test_status_lists_models_and_slots(server: FakeEndpoint, capsys) -> None:
     assert "12 of 4096 tokens" in lines[1]
 
 
+CONNECTED = {
+    "configured": True,
+    "connected": True,
+    "peer": "10.0.0.2:7118",
+    "route": "auto",
+    "crossover_tokens": None,
+}
+
+
 @pytest.mark.parametrize(
     ("worker", "words"),
     [
         ({"configured": False}, "none configured"),
-        ({"configured": True, "connected": True, "peer": "10.0.0.2:7118"}, "connected, 10.0.0.2:7118"),
+        ({**CONNECTED}, "connected, 10.0.0.2:7118; both are still being measured"),
+        ({**CONNECTED, "crossover_tokens": 320}, "connected, 10.0.0.2:7118; it is sooner from 320 tokens on"),
+        ({**CONNECTED, "route": "always"}, "it prefills every prompt"),
+        ({**CONNECTED, "route": "never"}, "prompts are prefilled here all the same (--route never)"),
+        (
+            {**CONNECTED, "local_tps": {"512": 900.0}, "remote_tps": {"512": 100.0}},
+            "this computer is sooner at any length",
+        ),
         (
             {"configured": True, "connected": False, "note": "10.0.0.2:7118 cannot be reached"},
             "not connected, prompts are prefilled here: 10.0.0.2:7118 cannot be reached",

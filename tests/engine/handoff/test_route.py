@@ -1,6 +1,7 @@
 import pytest
 
-from engine.handoff.route import MIN_REMOTE_TOKENS, choose
+from engine.handoff.rates import Prediction
+from engine.handoff.route import FEW_TOKENS, MIN_REMOTE_TOKENS, RoutePolicy, choose
 
 READY = {
     "asked": "auto",
@@ -35,3 +36,40 @@ def test_the_route_and_its_reason(change, remote, reason):
 def test_the_workers_own_reason_is_passed_on():
     decision = choose(**(READY | {"worker_ready": False, "worker_note": "it holds another model"}))
     assert decision.sentence == "it holds another model"
+
+
+REMOTE_SOONER = Prediction(local_s=2.0, remote_s=0.5)
+LOCAL_SOONER = Prediction(local_s=0.5, remote_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "remote", "reason"),
+    [
+        ({"prediction": REMOTE_SOONER, "uncached_tokens": FEW_TOKENS}, True, "remote_sooner"),
+        ({"prediction": REMOTE_SOONER, "uncached_tokens": FEW_TOKENS - 1}, False, "short_prompt"),
+        ({"prediction": LOCAL_SOONER, "uncached_tokens": 20_000}, False, "local_sooner"),
+        ({"prediction": LOCAL_SOONER, "uncached_tokens": 20_000, "stale": True}, True, "long_prompt"),
+        ({"prediction": LOCAL_SOONER, "uncached_tokens": FEW_TOKENS, "stale": True}, False, "short_prompt"),
+        ({"prediction": LOCAL_SOONER, "asked": "remote"}, True, "asked_remote"),
+        ({"prediction": REMOTE_SOONER, "asked": "local"}, False, "asked_local"),
+        ({"prediction": REMOTE_SOONER, "policy": RoutePolicy.NEVER}, False, "set_local"),
+        ({"policy": RoutePolicy.NEVER, "asked": "remote"}, True, "asked_remote"),
+        (
+            {"prediction": LOCAL_SOONER, "policy": RoutePolicy.ALWAYS, "uncached_tokens": 1},
+            True,
+            "set_remote",
+        ),
+        ({"policy": RoutePolicy.ALWAYS, "asked": "local"}, False, "asked_local"),
+        ({"policy": RoutePolicy.ALWAYS, "worker_ready": False}, False, "worker_not_ready"),
+        ({"policy": RoutePolicy.ALWAYS, "uncached_tokens": 0}, False, "nothing_to_prefill"),
+    ],
+)
+def test_what_is_expected_sooner_and_what_is_set(change, remote, reason):
+    decision = choose(**(READY | change))
+    assert (decision.remote, decision.reason) == (remote, reason)
+    assert decision.prediction == change.get("prediction") or decision.reason == "nothing_to_prefill"
+
+
+def test_the_sentence_says_what_is_expected():
+    sentence = choose(**(READY | {"prediction": REMOTE_SOONER})).sentence
+    assert sentence == "expected: 500 ms at the worker, 2.0 s here"

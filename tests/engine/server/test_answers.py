@@ -352,6 +352,10 @@ def test_the_worker_is_told_of():
             "connected": False,
             "peer": None,
             "note": None,
+            "route": "auto",
+            "crossover_tokens": None,
+            "local_tps": {},
+            "remote_tps": {},
             "reasons": {},
         }
     with stand(bench={"worker": True, "automatic": True}) as s:
@@ -360,6 +364,13 @@ def test_the_worker_is_told_of():
         assert (told["configured"], told["connected"], told["note"]) == (True, True, None)
         assert told["peer"] == "192.168.1.20:7118"
         assert told["reasons"] == {"asked_remote": 1}
+        for _ in range(2):
+            s.chat(prefill="remote", cache_prompt=False)
+            s.chat(prefill="local", cache_prompt=False)
+        told = s.call("GET", "/worker").json()
+        assert len(told["local_tps"]) == len(told["remote_tps"]) == 1
+        answer = s.chat(prefill="local", cache_prompt=False).json()
+        assert all(ms > 0 for ms in answer["timings"]["handoff"]["predicted"].values())
         s.bench.client.ready = False
         told = s.call("GET", "/worker").json()
         assert (told["connected"], told["peer"], told["note"]) == (False, None, "the worker is away")

@@ -1,0 +1,147 @@
+"""How long prompts take to prefill here and at the worker, learned from those that were. No clocks, no I/O.
+
+Speed differs with length: short prompts pay for round trips and a worker's first chunk, long ones for attention. So it
+is kept for each power of two of the length, and read off between two of those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# How much the newest prompt counts against all before it: a link or a load that changed is believed after a few.
+_NEWEST_SHARE = 0.3
+
+# Lengths beyond these are taken for the nearest.
+_LEAST_EXPONENT, _MOST_EXPONENT = 4, 22
+_EXPONENTS = frozenset(map(str, range(_LEAST_EXPONENT, _MOST_EXPONENT + 1)))
+
+# A worker that looked slower is tried again after this long: nothing else would tell that its link has been mended.
+STALE_AFTER_S = 600.0
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The average length of some prompts, as its binary logarithm, and their seconds a token."""
+
+    place: float
+    rate: float
+
+
+@dataclass
+class SpeedByLength:
+    """Seconds a token, by the length of what was prefilled."""
+
+    _known: dict[int, _Known] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._known)
+
+    def observe(self, n_tokens: int, seconds: float) -> None:
+        """`n_tokens` > 0 took `seconds` > 0."""
+        exponent = min(max(n_tokens.bit_length() - 1, _LEAST_EXPONENT), _MOST_EXPONENT)
+        place, rate = math.log2(n_tokens), seconds / n_tokens
+        before = self._known.get(exponent, _Known(place, rate))
+        self._known[exponent] = _Known(
+            before.place + _NEWEST_SHARE * (place - before.place),
+            before.rate + _NEWEST_SHARE * (rate - before.rate),
+        )
+
+    def predict(self, n_tokens: int) -> float | None:
+        """Seconds for `n_tokens` > 0; None while nothing has been seen."""
+        # A copy, as another thread may ask while the engine's learns.
+        known = sorted(list(self._known.values()), key=_place)
+        if not known:
+            return None
+        place = math.log2(n_tokens)
+        above = next((index for index, one in enumerate(known) if one.place > place), len(known))
+        if above in (0, len(known)):
+            return n_tokens * known[min(above, len(known) - 1)].rate
+        low, high = known[above - 1], known[above]
+        share = (place - low.place) / (high.place - low.place)
+        return n_tokens * (low.rate + share * (high.rate - low.rate))
+
+    def tokens_per_second(self) -> dict[int, float]:
+        """By the length of the prompts that it was seen with."""
+        return {round(2**one.place): 1 / one.rate for one in sorted(list(self._known.values()), key=_place)}
+
+    def to_json(self) -> dict[str, list[float]]:
+        return {str(exponent): [one.place, one.rate] for exponent, one in list(self._known.items())}
+
+    @classmethod
+    def from_json(cls, data: object) -> SpeedByLength:
+        """What `to_json` gave; whatever else stands there is left out."""
+        speed = cls()
+        for key, numbers in data.items() if isinstance(data, Mapping) else ():
+            match key, numbers:
+                case str(), [float(place), float(rate)] if (
+                    key in _EXPONENTS and 0 <= place <= 64 and 0 < rate < math.inf
+                ):
+                    speed._known[int(key)] = _Known(place, rate)
+        return speed
+
+
+def _place(known: _Known) -> float:
+    return known.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Seconds until the prompt is prefilled, either way."""
+
+    local_s: float
+    remote_s: float
+
+
+@dataclass
+class PrefillRates:
+    """Both ways, for one model on these two computers. `remote_at` is when the worker was last measured, in seconds of
+    a clock that goes on between starts."""
+
+    local: SpeedByLength = field(default_factory=SpeedByLength)
+    remote: SpeedByLength = field(default_factory=SpeedByLength)
+    remote_at: float = 0.0
+
+    def predict(
+        self, n_tokens: int, *, local_backlog: int = 0, remote_in_flight: int = 0
+    ) -> Prediction | None:
+        """For `n_tokens` > 0 behind `local_backlog` tokens that wait to be prefilled here, or beside
+        `remote_in_flight` other prompts at the worker, which share its time. None until both ways have been seen."""
+        local, remote = self.local.predict(n_tokens), self.remote.predict(n_tokens)
+        if local is None or remote is None:
+            return None
+        waiting = self.local.predict(local_backlog) if local_backlog else 0.0
+        return Prediction(local_s=local + (waiting or 0.0), remote_s=remote * (1 + remote_in_flight))
+
+    def crossover(self) -> int | None:
+        """The length from which on the worker is sooner, both being idle; None where it is not known or never."""
+        shortest = None
+        for eighth in range(8 * _MOST_EXPONENT, 8 * _LEAST_EXPONENT - 1, -1):
+            n_tokens = round(2 ** (eighth / 8))
+            prediction = self.predict(n_tokens)
+            if prediction is None or prediction.remote_s >= prediction.local_s:
+                break
+            shortest = n_tokens
+        return shortest
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "local": self.local.to_json(),
+            "remote": self.remote.to_json(),
+            "remote_at": self.remote_at,
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> PrefillRates:
+        """What `to_json` gave; whatever else stands there is left out."""
+        if not isinstance(data, Mapping):
+            return cls()
+        at = data.get("remote_at")
+        return cls(
+            local=SpeedByLength.from_json(data.get("local")),
+            remote=SpeedByLength.from_json(data.get("remote")),
+            remote_at=at if isinstance(at, float) and math.isfinite(at) else 0.0,
+        )
