@@ -16,7 +16,7 @@ from engine.batching.snapshot import RouteSnapshot
 from engine.cache.spec import Landing
 from engine.errors import PeerError
 from engine.handoff.client_events import ClientEvent, ClientStatus, Committed, Failed, Finished, Released
-from engine.handoff.rates import STALE_AFTER_S, PrefillRates
+from engine.handoff.rates import PrefillRates
 from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class RemotePrefill:
             prediction=rates.predict(n_tokens, local_backlog=local_backlog, remote_in_flight=len(self._slots))
             if n_tokens > 0
             else None,
-            stale=self._wall_clock() - rates.remote_at > STALE_AFTER_S,
+            stale=rates.remote_is_stale(self._wall_clock()),
             min_remote_tokens=self._route.min_tokens,
         )
 
@@ -166,8 +166,9 @@ class RemotePrefill:
                 continue
             match event:
                 case Committed(final=True) if asked.alone and self._counts("remote"):
-                    self._route.rates.remote.observe(asked.n_tokens, self._clock() - asked.at)
-                    self._route.rates.remote_at = self._wall_clock()
+                    self._route.rates.observe_remote(
+                        asked.n_tokens, self._clock() - asked.at, now=self._wall_clock()
+                    )
                 case Failed():
                     # Nothing is learned of how fast it would have been; the next long prompt tries again.
                     asked.alone = False

@@ -19,7 +19,10 @@ _LEAST_EXPONENT, _MOST_EXPONENT = 4, 22
 _EXPONENTS = frozenset(map(str, range(_LEAST_EXPONENT, _MOST_EXPONENT + 1)))
 
 # A worker that looked slower is tried again after this long: nothing else would tell that its link has been mended.
-STALE_AFTER_S = 600.0
+_STALE_AFTER_S = 600.0
+
+# Fewer prompts than these may all have met a computer that was busy with something else.
+_ENOUGH_PROMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,22 @@ class Prediction:
 @dataclass
 class PrefillRates:
     """Both ways, for one model on these two computers. `remote_at` is when the worker was last measured, in seconds of
-    a clock that goes on between starts."""
+    a clock that goes on between starts, and `remote_prompts` how often."""
 
     local: SpeedByLength = field(default_factory=SpeedByLength)
     remote: SpeedByLength = field(default_factory=SpeedByLength)
     remote_at: float = 0.0
+    remote_prompts: int = 0
+
+    def observe_remote(self, n_tokens: int, seconds: float, *, now: float) -> None:
+        """The worker was asked for `n_tokens` > 0, and the last came `seconds` > 0 later."""
+        self.remote.observe(n_tokens, seconds)
+        self.remote_at = now
+        self.remote_prompts += 1
+
+    def remote_is_stale(self, now: float) -> bool:
+        """Whether the worker should be tried even where this computer is expected to be sooner."""
+        return self.remote_prompts < _ENOUGH_PROMPTS or now - self.remote_at > _STALE_AFTER_S
 
     def predict(
         self, n_tokens: int, *, local_backlog: int = 0, remote_in_flight: int = 0
@@ -132,6 +146,7 @@ class PrefillRates:
             "local": self.local.to_json(),
             "remote": self.remote.to_json(),
             "remote_at": self.remote_at,
+            "remote_prompts": self.remote_prompts,
         }
 
     @classmethod
@@ -139,9 +154,10 @@ class PrefillRates:
         """What `to_json` gave; whatever else stands there is left out."""
         if not isinstance(data, Mapping):
             return cls()
-        at = data.get("remote_at")
+        at, prompts = data.get("remote_at"), data.get("remote_prompts")
         return cls(
             local=SpeedByLength.from_json(data.get("local")),
             remote=SpeedByLength.from_json(data.get("remote")),
             remote_at=at if isinstance(at, float) and math.isfinite(at) else 0.0,
+            remote_prompts=prompts if isinstance(prompts, int) and prompts >= 0 else 0,
         )

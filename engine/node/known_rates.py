@@ -16,6 +16,9 @@ from engine.handoff.rates import PrefillRates
 
 _MAX_BYTES = 65536
 
+# Files that are kept, the newest; every demo and every change of a setting makes one.
+_MAX_FILES = 64
+
 
 class KnownRates:
     """`facts` are all that the speeds depend on: model, worker, device, threads, form of the weights, chunk."""
@@ -41,7 +44,13 @@ class KnownRates:
                 with os.fdopen(descriptor, "w") as file:
                     json.dump(rates.to_json(), file)
                 os.replace(temporary, self._path)
+                self._forget_old()
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
+
+    def _forget_old(self) -> None:
+        files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for path in files[:-_MAX_FILES]:
+            path.unlink(missing_ok=True)

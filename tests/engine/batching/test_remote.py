@@ -250,7 +250,8 @@ def test_the_route_learns_from_every_prompt_but_the_first():
         for _ in range(2):
             assert not rates.remote.is_known
             assert bench.ask(LONG, prefill="remote", cache_prompt=False).last
-        assert rates.remote.is_known and rates.remote_at > 1e9
+        assert rates.remote.is_known and rates.remote_at > 1e9 and rates.remote_prompts == 1
+        rates.remote_prompts = 3
         rates.local, rates.remote = speed(N, 9.0), speed(N, 1.0)
         handoff = bench.ask(LONG, cache_prompt=False).last.timings.handoff
         assert (handoff.prefill, handoff.reason) == ("remote", "remote_sooner")

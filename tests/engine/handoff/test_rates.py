@@ -72,9 +72,18 @@ def test_the_crossover():
     assert rates([(1000, 1.0)], [(1000, 0.5)]).crossover() == 16
 
 
+def test_a_worker_is_not_given_up_too_soon_nor_for_ever():
+    both = rates([(1000, 1.0)], [])
+    for prompt in range(3):
+        assert both.remote_is_stale(100.0 + prompt)
+        both.observe_remote(1000, 5.0, now=100.0 + prompt)
+    assert not both.remote_is_stale(103.0)
+    assert both.remote_is_stale(900.0)
+
+
 def test_kept_as_json():
     both = rates([(100, 1.0), (5000, 9.0)], [(300, 0.5)])
-    both.remote_at = 12345.5
+    both.observe_remote(300, 0.5, now=12345.5)
     again = PrefillRates.from_json(json.loads(json.dumps(both.to_json())))
     assert again == both
 
@@ -98,7 +107,7 @@ def test_whatever_stands_there_instead_is_left_out():
     ]
     for _ in range(500):
         data = dict(good)
-        for key in ("local", "remote", "remote_at", "other"):
+        for key in ("local", "remote", "remote_at", "remote_prompts", "other"):
             if draw.random() < 0.7:
                 data[key] = draw.choice(pieces)
         found = PrefillRates.from_json(data)

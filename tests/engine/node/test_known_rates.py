@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,13 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
     known = KnownRates(blocked / "rates", "model")
     known.save(some_rates())
     assert known.load() == PrefillRates()
+
+
+def test_old_files_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.node.known_rates._MAX_FILES", 3)
+    for number in range(5):
+        KnownRates(tmp_path, number).save(some_rates())
+        for path in tmp_path.iterdir():
+            os.utime(path, (path.stat().st_mtime - 10, path.stat().st_mtime - 10))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert [KnownRates(tmp_path, number).load().local.is_known for number in (0, 4)] == [False, True]
