@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+
 # Above this a float's last digits mean nothing.
 _EXACT_FLOAT = 1 << 53
 
@@ -11,3 +14,12 @@ def number_text(value: float) -> str:
     if isinstance(value, float) and not (value.is_integer() and abs(value) <= _EXACT_FLOAT):
         return f"{value:g}"
     return str(int(value))
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Of "N,N,...", none of them negative; for a flag. Raises ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        numbers = tuple(int(part) for part in text.split(","))
+        if min(numbers) >= 0:
+            return numbers
+    raise argparse.ArgumentTypeError(f"{text}: whole numbers are needed here, with commas between them")

@@ -8,7 +8,6 @@ are computed before the clock starts.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import sys
@@ -37,6 +36,7 @@ from engine.cache.spec import KVType
 from engine.config import DEVICE, MODEL, THREADS, WEIGHTS, Setting, add_flags
 from engine.errors import InvalidRequest, UserError
 from engine.gguf.reader import GGUFFile
+from engine.numbers import whole_numbers
 from engine.paths import own_command
 
 N_BATCH = 512
@@ -79,15 +79,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peer", choices=peers.PEERS, help="measure this engine too, taking turns (built by `make peer`)"
     )
     parser.add_argument(
-        "-p", "--n-prompt", type=_numbers, default=(512,), metavar="N,...", help="prompt tokens (default 512)"
+        "-p",
+        "--n-prompt",
+        type=whole_numbers,
+        default=(512,),
+        metavar="N,...",
+        help="prompt tokens (default 512)",
     )
     parser.add_argument(
-        "-n", "--n-gen", type=_numbers, default=(128,), metavar="N,...", help="decoded tokens (default 128)"
+        "-n",
+        "--n-gen",
+        type=whole_numbers,
+        default=(128,),
+        metavar="N,...",
+        help="decoded tokens (default 128)",
     )
     parser.add_argument(
         "-d",
         "--n-depth",
-        type=_numbers,
+        type=whole_numbers,
         default=(0,),
         metavar="N,...",
         help="tokens in the cache before each test starts (default 0)",
@@ -364,14 +374,6 @@ def model_path(name_or_file: str) -> Path:
 
     with ProgressBar(Path(name_or_file).name) as progress:
         return Library().resolve(name_or_file, progress)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    with contextlib.suppress(ValueError):
-        numbers = tuple(int(part) for part in text.split(","))
-        if min(numbers) >= 0:
-            return numbers
-    raise argparse.ArgumentTypeError(f"{text}: whole numbers are needed here, with commas between them")
 
 
 def _note(sentence: str) -> None:

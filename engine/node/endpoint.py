@@ -58,6 +58,14 @@ class Endpoint:
             raise self.stranger()
         return found
 
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Post `body`; the whole answer. Raises as `get` does."""
+        with _Exchange(self, "POST", path, body, READ_TIMEOUT_S) as response:
+            found = _decode(_rest(response))
+        if not isinstance(found, dict):
+            raise self.stranger()
+        return found
+
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Post `body` with `stream` set; the answer's chunks as they come. Raises as `get` does."""
         has_begun = False
