@@ -50,6 +50,12 @@ class Generation:
         self.cached_tokens = cached_tokens
         self.n_processed = cached_tokens
         self.handoff: Handoff | None = None
+        # Where the last handoff began, what those before it brought, and how often the worker may still be asked: it
+        # was away, and may come back before the prompt is done here.
+        self.handed_over_from = cached_tokens
+        self.bytes_before = 0
+        self.remote_tokens_before = 0
+        self.returns_left = 0
         # Tokens of the prompt computed on this computer, and what their steps took.
         self.prefilled_here = 0
         self.prefill_seconds = 0.0
@@ -90,6 +96,21 @@ class Generation:
             processed=n_tokens,
             time_ms=(now - self._started_at) * 1000.0,
         )
+
+    def hand_over(self, start: int) -> None:
+        """The worker is asked for all from `start` on; `note_came` counts from here."""
+        self.handed_over_from = start
+        if self.handoff is not None:
+            self.bytes_before = self.handoff.bytes
+            self.remote_tokens_before = self.handoff.remote_tokens
+
+    def note_came(self, *, stop: int | None = None, n_bytes: int | None = None) -> None:
+        """Of the last handoff, positions up to `stop` can be used, and so many bytes came whole."""
+        if n_bytes is not None:
+            self.note_remote(bytes=self.bytes_before + n_bytes)
+        if stop is not None:
+            before = self.remote_tokens_before if stop >= self.handed_over_from else 0
+            self.note_remote(remote_tokens=before + max(0, stop - self.handed_over_from))
 
     def note_remote(self, **known: Any) -> None:
         """Fill in what has become known of the prefill's place; the fields are `Handoff`'s."""

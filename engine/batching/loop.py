@@ -34,13 +34,28 @@ from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
 from engine.handoff import client_events as handoff
+from engine.handoff.failure import FailureCode
 from engine.handoff.rates import PrefillRates
+from engine.handoff.route import RouteReason
+from engine.wire.messages import Code
 
 if TYPE_CHECKING:
     from engine.cache.sequence import SequencePool
     from engine.models.base import Model
 
 log = logging.getLogger(__name__)
+
+# Failures after which the worker may soon be there again, and how often one prompt goes back to it.
+_PASSING_FAILURES = frozenset(
+    {
+        FailureCode.PEER_LOST,
+        FailureCode.PEER_UNREACHABLE,
+        FailureCode.LINK_CLOSED,
+        FailureCode.COURIER_ENDED,
+        Code.BUSY,
+    }
+)
+_MAX_RETURNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,12 +245,13 @@ class EngineLoop:
         sequence.truncate(start)
         generation = self._generation(submitted, slot, start)
         self._generations[slot] = generation
+        refused = False
         decision = self._remote.decide(
             request, n_tokens=stop - start, local_backlog=self._scheduler.n_prefilling_tokens
         )
         if decision.remote:
             decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
-            if not decision.remote:
+            if refused := not decision.remote:
                 start = self._keep_usable(generation)
         self._scheduler.begin(slot, request.request_id, remote=decision.remote, start=start, stop=stop)
         generation.handoff = Handoff(
@@ -244,6 +260,9 @@ class EngineLoop:
             detail=decision.sentence,
             predicted=decision.prediction,
         )
+        generation.hand_over(start)
+        if decision.remote or (decision.reason is RouteReason.WORKER_NOT_READY and not refused):
+            generation.returns_left = _MAX_RETURNS
         self._reasons[decision.reason] += 1
         self._send(request, generation.started())
 
@@ -275,9 +294,36 @@ class EngineLoop:
         if plan.prefill is not None:
             self._scheduler.chunk_done(plan.prefill.slot)
             self._learn(plan.prefill, now - begun)
+            self._return_to_worker(plan.prefill.slot)
             self._progress(plan.prefill.slot, plan.prefill.stop, now)
         for generation, outcome in outcomes:
             self._accept(generation, outcome, now)
+
+    def _return_to_worker(self, slot: int) -> None:
+        """Let the worker do the rest of a prompt that is prefilled here only because it was away."""
+        generation, rest = self._generations[slot], self._scheduler.rest_of_prefill(slot)
+        if generation is None or rest is None or generation.returns_left <= 0:
+            return
+        start, stop = rest
+        decision = self._remote.decide(
+            generation.request,
+            n_tokens=stop - start,
+            # It may have lost what it had of the prompt.
+            worker_tokens=stop,
+            local_backlog=0,
+        )
+        if not decision.remote:
+            return
+        generation.returns_left -= 1
+        sequence = self._runner.sequence(slot)
+        decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
+        if decision.remote:
+            log.info("the worker is back and prefills the rest of %s", generation.request_id)
+            generation.hand_over(start)
+            self._scheduler.hand_over(slot)
+        else:
+            generation.returns_left = 0
+            self._scheduler.resume_here(slot, start=self._keep_usable(generation), stop=stop)
 
     def _learn(self, chunk: ChunkPlan, seconds: float) -> None:
         """Add up what a prompt took to prefill here; with its last chunk the route learns of it."""
@@ -327,14 +373,15 @@ class EngineLoop:
         if self._scheduler.slots[slot].state is not SlotState.PREFILL_REMOTE:
             return
         self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final)
-        generation.note_remote(bytes=event.payload_bytes)
+        generation.note_came(n_bytes=event.payload_bytes)
         self._progress(slot, event.stop, self._clock())
         if event.final:
-            generation.note_remote(remote_tokens=event.stop - generation.cached_tokens)
+            generation.note_came(stop=event.stop)
             self._scheduler.remote_done(slot)
 
     def _note_finished(self, generation: Generation, event: handoff.Finished) -> None:
-        generation.note_remote(bytes=event.payload_bytes, overlap=event.overlap, tail_ms=event.tail_ms)
+        generation.note_came(n_bytes=event.payload_bytes)
+        generation.note_remote(overlap=event.overlap, tail_ms=event.tail_ms)
 
     def _note_failed(self, generation: Generation, event: handoff.Failed) -> None:
         """The worker gave up; what is missing is prefilled here as soon as the memory is ours again."""
@@ -343,13 +390,14 @@ class EngineLoop:
         log.warning("remote prefill of %s failed (%s): %s", generation.request_id, event.code, event.message)
         self._reasons[event.code] += 1
         generation.note_remote(prefill="local", reason=event.code, detail=event.message)
+        if event.code not in _PASSING_FAILURES:
+            generation.returns_left = 0
         self._scheduler.remote_failed(generation.slot)
 
     def _resume_here(self, generation: Generation) -> None:
         """Prefill what the worker left undone, from the last commit that the cache can go on from."""
-        before = generation.cached_tokens
         start = self._keep_usable(generation)
-        generation.note_remote(remote_tokens=max(0, start - before))
+        generation.note_came(stop=start)
         self._scheduler.resume_here(generation.slot, start=start, stop=generation.n_prompt - 1)
 
     def _keep_usable(self, generation: Generation) -> int:

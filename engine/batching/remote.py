@@ -95,8 +95,13 @@ class RemotePrefill:
         """How the worker is; None where none is configured. From any thread."""
         return self._client.status() if self._client is not None else None
 
-    def decide(self, request: Request, *, n_tokens: int, local_backlog: int) -> Decision:
-        """Where to prefill the `n_tokens` of the request that are not cached, `local_backlog` others waiting here."""
+    def decide(
+        self, request: Request, *, n_tokens: int, local_backlog: int, worker_tokens: int | None = None
+    ) -> Decision:
+        """Where to prefill the `n_tokens` of the request that are not cached, `local_backlog` others waiting here.
+
+        `worker_tokens` are those the worker has to compute, where they are more than it has to send.
+        """
         status = self.worker()
         rates = self._route.rates
         return choose(

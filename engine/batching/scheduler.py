@@ -156,11 +156,23 @@ class Scheduler:
             chosen.move(SlotState.IDLE)
 
     def resume_here(self, slot: int, *, start: int, stop: int) -> None:
-        """Prefill positions [start, stop) locally after a failed handoff."""
+        """Prefill positions [start, stop) locally after a handoff that failed, or could not begin."""
         chosen = self.slots[slot]
         if chosen.lent:
             raise IllegalStep(f"slot {slot} is still lent to the courier")
         self._prefill_here(chosen, start, stop)
+
+    def rest_of_prefill(self, slot: int) -> tuple[int, int] | None:
+        """The positions [first, stop) that `slot` is still to prefill here; None where there are none."""
+        chunks = self.slots[slot].chunks
+        return (chunks[0][0], chunks[-1][1]) if chunks else None
+
+    def hand_over(self, slot: int) -> None:
+        """The worker does the rest of the prefill that `slot` has begun here."""
+        chosen = self.slots[slot]
+        chosen.chunks.clear()
+        chosen.move(SlotState.PREFILL_REMOTE)
+        chosen.lent = True
 
     def finish(self, slot: int) -> None:
         """The slot's request is over, whatever its state: idle, once the courier has let go of the memory."""
@@ -200,7 +212,9 @@ class Scheduler:
 
     def _prefill_here(self, slot: Slot, start: int, stop: int) -> None:
         slot.chunks = equal_chunks(start, stop, self.chunk_tokens)
-        slot.move(SlotState.PREFILL_LOCAL if slot.chunks else SlotState.DECODE)
+        state = SlotState.PREFILL_LOCAL if slot.chunks else SlotState.DECODE
+        if slot.state is not state:
+            slot.move(state)
 
 
 def _is_worth_keeping(kept: int, held: int, n_prompt: int) -> bool:

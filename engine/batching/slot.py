@@ -19,7 +19,7 @@ class SlotState(enum.Enum):
 
 _ALLOWED = {
     SlotState.IDLE: {SlotState.PREFILL_LOCAL, SlotState.PREFILL_REMOTE, SlotState.DECODE},
-    SlotState.PREFILL_LOCAL: {SlotState.DECODE, SlotState.IDLE},
+    SlotState.PREFILL_LOCAL: {SlotState.DECODE, SlotState.PREFILL_REMOTE, SlotState.IDLE},
     SlotState.PREFILL_REMOTE: {
         SlotState.DECODE,
         SlotState.PREFILL_LOCAL,

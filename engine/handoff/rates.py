@@ -120,11 +120,19 @@ class PrefillRates:
         return self.remote_prompts < _ENOUGH_PROMPTS or now - self.remote_at > _STALE_AFTER_S
 
     def predict(
-        self, n_tokens: int, *, local_backlog: int = 0, remote_in_flight: int = 0
+        self,
+        n_tokens: int,
+        *,
+        worker_tokens: int | None = None,
+        local_backlog: int = 0,
+        remote_in_flight: int = 0,
     ) -> Prediction | None:
-        """For `n_tokens` > 0 behind `local_backlog` tokens that wait to be prefilled here, or beside
-        `remote_in_flight` other prompts at the worker, which share its time. None until both ways have been seen."""
-        local, remote = self.local.predict(n_tokens), self.remote.predict(n_tokens)
+        """For `n_tokens` > 0, for which the worker has to compute `worker_tokens` (None: as many).
+
+        `local_backlog` tokens wait to be prefilled here before them, or `remote_in_flight` other prompts share the
+        worker's time with them. None until both ways have been seen.
+        """
+        local, remote = self.local.predict(n_tokens), self.remote.predict(worker_tokens or n_tokens)
         if local is None or remote is None:
             return None
         waiting = self.local.predict(local_backlog) if local_backlog else 0.0

@@ -319,6 +319,8 @@ class FakeClient:
         self._tell(handoff.Finished(request_id=request_id, payload_bytes=4096, overlap=0.75, tail_ms=1.5))
 
     def fail(self, request_id: int, code: str = "peer_lost") -> None:
+        """A lost peer is away until the test says that it is `ready` again."""
+        self.ready = self.ready and code != "peer_lost"
         self._tell(handoff.Failed(request_id=request_id, code=code, message="the cable was pulled"))
 
     def release(self, request_id: int, *, scribble: bool = True) -> None:

@@ -240,6 +240,69 @@ def test_handoffs_of_all_slots_run_side_by_side():
             assert answer.tokens == alone(prompt)
 
 
+def settle_failure(client, number, *, commits=0, code="peer_lost"):
+    for _ in range(commits):
+        client.commit(number)
+    client.fail(number, code)
+    client.release(number)
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_a_worker_that_comes_back_does_the_rest(window):
+    """Local prefill goes on meanwhile, from the last commit; what was done here is not asked for again."""
+    with Bench(worker=True, window=window) as bench:
+        answer = bench.ask(LONG, prefill="remote")
+        number = bench.client.wait_asked()
+        bench.model.hold()
+        settle_failure(bench.client, number, commits=3)
+        bench.model.wait_entered()
+        bench.client.ready = True
+        bench.model.release()
+        again = bench.client.wait_asked()
+        asked = bench.client.asked[again]
+        begun_here = 0 if window else end_of_chunk(3, 23)
+        assert (asked.first > begun_here, asked.stop) == (True, N - 1)
+        first = asked.first
+        for _ in list(asked.chunks):
+            bench.client.commit(again)
+        bench.client.finish(again)
+        handoff = answer.last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("local", "peer_lost")
+        assert handoff.remote_tokens == begun_here + N - 1 - first
+        assert handoff.bytes == BYTES_A_TOKEN * end_of_chunk(3, 23) + 4096
+        assert answer.tokens == alone()
+        assert settled(bench)
+
+
+def test_a_worker_that_was_away_at_the_start_joins_in():
+    with Bench(worker=True, automatic=True) as bench:
+        bench.client.ready = False
+        bench.model.hold()
+        answer = bench.ask(LONG)
+        bench.model.wait_entered()
+        bench.client.ready = True
+        bench.model.release()
+        handoff = answer.last.timings.handoff
+        assert (handoff.prefill, handoff.reason) == ("local", "worker_not_ready")
+        assert 0 < handoff.remote_tokens < N - 1
+        assert answer.tokens == alone()
+
+
+def test_a_worker_is_asked_again_only_so_often():
+    """And not at all after a failure that would only come again."""
+    with Bench(worker=True) as bench:
+        answer = bench.ask(LONG, prefill="remote")
+        for _ in range(4):
+            settle_failure(bench.client, bench.client.wait_asked(), commits=1, code="busy")
+        assert isinstance(answer.last, Finished)
+        assert answer.tokens == alone()
+        assert len(bench.client.asked) == 4
+        answer = bench.ask(LONG, prefill="remote", cache_prompt=False)
+        settle_failure(bench.client, bench.client.wait_asked(), commits=1, code="out_of_memory")
+        assert isinstance(answer.last, Finished)
+        assert len(bench.client.asked) == 5
+
+
 def test_the_route_learns_from_every_prompt_but_the_first():
     rates = PrefillRates()
     with Bench(worker=True, automatic=True, route=RouteConfig(rates=rates, min_tokens=16)) as bench:
@@ -280,6 +343,7 @@ def test_a_failed_handoff_says_nothing_of_speed():
             bench.client.fail(number)
             bench.client.release(number)
             assert isinstance(answer.last, Finished)
+            bench.client.ready = True
         assert not rates.remote.is_known
 
 
