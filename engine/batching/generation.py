@@ -20,13 +20,14 @@ from engine.batching.request import (
 )
 from engine.batching.sampler import Sampler
 from engine.batching.textstream import TextStream
+from engine.batching.timeline import Timeline
 
 
 class Generation:
     """A request being answered.
 
     `tokens` are the prompt's and the answer's, `next_token` the one that the next decode row evaluates. Times come
-    in as seconds of one monotonic clock. Methods return the events to send.
+    in as seconds of one monotonic clock. Methods return the events to send. `timeline` is the journal's, carried along.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Generation:
         end_ids: frozenset[int],
         n_ctx: int,
         slot: int,
+        timeline: Timeline,
         cached_tokens: int,
         queued_at: float,
         started_at: float,
@@ -45,6 +47,7 @@ class Generation:
         self.request = request
         self.sampler = sampler
         self.slot = slot
+        self.timeline = timeline
         self.tokens = list(request.tokens)
         self.n_prompt = len(self.tokens)
         self.cached_tokens = cached_tokens

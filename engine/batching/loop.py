@@ -17,8 +17,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.batching.generation import Generation
+from engine.batching.journal import Journal
 from engine.batching.remote import PrefillClient, RemotePrefill, RouteConfig
-from engine.batching.request import Event, Failed, Finished, FinishReason, Handoff, Request, Timings, Usage
+from engine.batching.request import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Handoff,
+    Request,
+    Timings,
+    Token,
+    Usage,
+)
 from engine.batching.runner import Runner
 from engine.batching.sampler import Sampled, Sampler
 from engine.batching.scheduler import (
@@ -32,6 +43,7 @@ from engine.batching.scheduler import (
 from engine.batching.slot import SlotState
 from engine.batching.snapshot import LoopSnapshot, SlotSnapshot
 from engine.batching.textstream import Decoder, TextStream
+from engine.batching.timeline import Timeline
 from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
 from engine.handoff import client_events as handoff
 from engine.handoff.failure import FailureCode
@@ -65,6 +77,12 @@ class _Submitted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Queued:
+    submitted: _Submitted
+    timeline: Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Cancelled:
     request_id: str
 
@@ -73,7 +91,8 @@ class EngineLoop:
     """Answers requests with one model on one thread.
 
     `start` it, `submit` and `cancel` from any thread, `close` it. `new_decoder` makes a request's stream decoder,
-    `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local.
+    `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local. What
+    happens is written down in `journal`.
     """
 
     def __init__(
@@ -96,14 +115,16 @@ class EngineLoop:
         self._end_ids = end_ids
         self._clock = clock
         self._scheduler = Scheduler(n_slots=self.n_slots, chunk_tokens=chunk_tokens)
+        self.journal = Journal(n_slots=self.n_slots)
         self._remote = RemotePrefill(
             client,
             chunk_tokens=chunk_tokens,
             route=route or RouteConfig(rates=PrefillRates()),
+            on_link=self.journal.link,
             clock=clock,
         )
         self._generations: list[Generation | None] = [None] * self.n_slots
-        self._queued: dict[str, _Submitted] = {}
+        self._queued: dict[str, _Queued] = {}
         self._reasons: Counter[str] = Counter()
         self._inbox: deque[_Submitted | _Cancelled] = deque()
         self._wake = threading.Event()
@@ -223,10 +244,10 @@ class EngineLoop:
             if isinstance(item, _Cancelled):
                 self._cancel(item.request_id)
             elif not item.request.tokens:
-                self._send(item.request, _unanswered(item.request, FinishReason.STOP))  # as llama-server
+                self._end_unanswered(item.request, self._enter(item), FinishReason.STOP)  # as llama-server
             else:
                 request = item.request
-                self._queued[request.request_id] = item
+                self._queued[request.request_id] = _Queued(submitted=item, timeline=self._enter(item))
                 self._scheduler.enqueue(
                     Waiting(
                         request_id=request.request_id,
@@ -236,14 +257,20 @@ class EngineLoop:
                     )
                 )
 
+    def _enter(self, submitted: _Submitted) -> Timeline:
+        request = submitted.request
+        return self.journal.queued(
+            request.request_id, len(request.tokens), asked_at=submitted.at, now=self._clock()
+        )
+
     def _begin(self, assignment: Assignment) -> None:
         """Put a request into its slot and decide where it is prefilled."""
-        submitted = self._queued.pop(assignment.waiting.request_id)
-        request, slot, start = submitted.request, assignment.slot, assignment.cached
+        queued = self._queued.pop(assignment.waiting.request_id)
+        request, slot, start = queued.submitted.request, assignment.slot, assignment.cached
         stop = len(request.tokens) - 1
         sequence = self._runner.sequence(slot)
         sequence.truncate(start)
-        generation = self._generation(submitted, slot, start)
+        generation = self._generation(queued, slot, start)
         self._generations[slot] = generation
         refused = False
         decision = self._remote.decide(
@@ -264,10 +291,18 @@ class EngineLoop:
         if decision.remote or (decision.reason is RouteReason.WORKER_NOT_READY and not refused):
             generation.returns_left = _MAX_RETURNS
         self._reasons[decision.reason] += 1
+        self.journal.began(
+            generation.timeline,
+            slot,
+            generation.handoff,
+            n_cached=generation.cached_tokens,
+            state=self._scheduler.slots[slot].state.value,
+            now=self._clock(),
+        )
         self._send(request, generation.started())
 
-    def _generation(self, submitted: _Submitted, slot: int, cached: int) -> Generation:
-        request = submitted.request
+    def _generation(self, queued: _Queued, slot: int, cached: int) -> Generation:
+        request = queued.submitted.request
         sampling = request.sampling
         banned = self._end_ids if sampling.ignore_eos else frozenset()
         return Generation(
@@ -277,8 +312,9 @@ class EngineLoop:
             end_ids=self._end_ids,
             n_ctx=self.n_ctx,
             slot=slot,
+            timeline=queued.timeline,
             cached_tokens=cached,
-            queued_at=submitted.at,
+            queued_at=queued.submitted.at,
             started_at=self._clock(),
         )
 
@@ -293,6 +329,7 @@ class EngineLoop:
         now = self._clock()
         if plan.prefill is not None:
             self._scheduler.chunk_done(plan.prefill.slot)
+            self._note_computed(plan.prefill, begun, now)
             self._learn(plan.prefill, now - begun)
             self._return_to_worker(plan.prefill.slot)
             self._progress(plan.prefill.slot, plan.prefill.stop, now)
@@ -321,6 +358,8 @@ class EngineLoop:
             log.info("the worker is back and prefills the rest of %s", generation.request_id)
             generation.hand_over(start)
             self._scheduler.hand_over(slot)
+            self.journal.returned(generation.timeline)
+            self._note_state(generation, self._clock())
         else:
             generation.returns_left = 0
             self._scheduler.resume_here(slot, start=self._keep_usable(generation), stop=stop)
@@ -344,21 +383,40 @@ class EngineLoop:
         except BatonError as error:
             self._fail(generation, error)
             return
+        if isinstance(events[0], Token):
+            self.journal.token(generation.timeline, now)
         if isinstance(events[-1], Finished):
-            self._leave(generation)
+            self._leave(generation, events[-1])
         for event in events:
             self._send(generation.request, event)
+
+    def _note_computed(self, chunk: ChunkPlan, began: float, now: float) -> None:
+        generation = self._generations[chunk.slot]
+        if generation is not None:
+            compute_ms = (now - began) * 1000.0
+            self.journal.computed(generation.timeline, chunk.first, chunk.stop, compute_ms, now)
+            self._note_state(generation, now)
+
+    def _note_state(self, generation: Generation, now: float) -> None:
+        state = self._scheduler.slots[generation.slot].state.value
+        self.journal.moved(generation.timeline, state, now)
 
     def _take_handoffs(self) -> None:
         """Take in what the worker has sent and what has become of it."""
         for slot, event in self._remote.poll():
             generation = self._generations[slot]
             match event:
+                case handoff.Accepted() if generation is not None:
+                    self.journal.accepted(generation.timeline, event.reused_tokens, self._clock())
                 case handoff.Committed() if generation is not None:
                     self._commit(generation, event)
                 case handoff.Finished():
                     if generation is not None:
                         self._note_finished(generation, event)
+                    # The answer may have come to its end first; until now no other request could have the slot.
+                    timeline = self.journal.timelines.of_slot(slot)
+                    if timeline is not None:
+                        self.journal.handed_over(timeline, event)
                     self._scheduler.released(slot)
                 case handoff.Failed() if generation is not None:
                     self._note_failed(generation, event)
@@ -374,10 +432,14 @@ class EngineLoop:
             return
         self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final)
         generation.note_came(n_bytes=event.payload_bytes)
-        self._progress(slot, event.stop, self._clock())
+        now = self._clock()
+        self.journal.committed(generation.timeline, event, now)
+        self._progress(slot, event.stop, now)
         if event.final:
             generation.note_came(stop=event.stop)
+            self.journal.usable(generation.timeline, event.stop, generation.handoff)
             self._scheduler.remote_done(slot)
+            self._note_state(generation, now)
 
     def _note_finished(self, generation: Generation, event: handoff.Finished) -> None:
         generation.note_came(n_bytes=event.payload_bytes)
@@ -393,12 +455,17 @@ class EngineLoop:
         if event.code not in _PASSING_FAILURES:
             generation.returns_left = 0
         self._scheduler.remote_failed(generation.slot)
+        now = self._clock()
+        self.journal.fell_back(generation.timeline, event, now)
+        self._note_state(generation, now)
 
     def _resume_here(self, generation: Generation) -> None:
         """Prefill what the worker left undone, from the last commit that the cache can go on from."""
         start = self._keep_usable(generation)
         generation.note_came(stop=start)
+        self.journal.usable(generation.timeline, start, generation.handoff)
         self._scheduler.resume_here(generation.slot, start=start, stop=generation.n_prompt - 1)
+        self._note_state(generation, self._clock())
 
     def _keep_usable(self, generation: Generation) -> int:
         """How many tokens of the prompt the slot still holds: making room for a handoff may have cost a window."""
@@ -411,15 +478,22 @@ class EngineLoop:
     # The ends of a request.
 
     def _cancel(self, request_id: str) -> None:
-        submitted = self._queued.pop(request_id, None)
-        if submitted is not None:
+        queued = self._queued.pop(request_id, None)
+        if queued is not None:
             self._scheduler.withdraw(request_id)
-            self._send(submitted.request, _unanswered(submitted.request, FinishReason.CANCELLED))
+            self._end_unanswered(queued.submitted.request, queued.timeline, FinishReason.CANCELLED)
             return
         generation = next((g for g in self._generations if g and g.request_id == request_id), None)
         if generation is not None:
-            self._leave(generation)
-            self._send(generation.request, generation.finished(FinishReason.CANCELLED, self._clock()))
+            finished = generation.finished(FinishReason.CANCELLED, self._clock())
+            self._leave(generation, finished)
+            self._send(generation.request, finished)
+
+    def _end_unanswered(self, request: Request, timeline: Timeline, reason: FinishReason) -> None:
+        """The end of a request that never had a slot."""
+        finished = _unanswered(request, reason)
+        self.journal.ended(timeline, finished, self._clock())
+        self._send(request, finished)
 
     def _fail_step(self, plan: StepPlan, error: HostError) -> None:
         """End the requests of a step that failed. Their caches may hold anything, so they are emptied."""
@@ -431,10 +505,11 @@ class EngineLoop:
                 self._fail(generation, error)
 
     def _fail(self, generation: Generation, error: BatonError) -> None:
-        self._leave(generation)
-        self._send(generation.request, Failed(request_id=generation.request_id, error=error))
+        failed = Failed(request_id=generation.request_id, error=error)
+        self._leave(generation, failed)
+        self._send(generation.request, failed)
 
-    def _leave(self, generation: Generation) -> None:
+    def _leave(self, generation: Generation, event: Finished | Failed) -> None:
         """The slot keeps its cache for the next prompt that begins alike, and is free for it.
 
         Before the last event is sent: who gets that event finds the slot free.
@@ -444,6 +519,7 @@ class EngineLoop:
         if self._scheduler.slots[slot].lent:
             self._remote.cancel(slot)
         self._scheduler.finish(slot)
+        self.journal.ended(generation.timeline, event, self._clock())
 
     def _fail_all(self, error: HostError) -> None:
         for generation in list(self._generations):
@@ -473,7 +549,6 @@ class EngineLoop:
 
 
 def _unanswered(request: Request, reason: FinishReason) -> Finished:
-    """The end of a request that never had a slot."""
     return Finished(
         request_id=request.request_id,
         reason=reason,

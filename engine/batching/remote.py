@@ -15,7 +15,15 @@ from engine.batching.request import Request
 from engine.batching.snapshot import RouteSnapshot
 from engine.cache.spec import Landing
 from engine.errors import PeerError
-from engine.handoff.client_events import ClientEvent, ClientStatus, Committed, Failed, Finished, Released
+from engine.handoff.client_events import (
+    ClientEvent,
+    ClientStatus,
+    Committed,
+    Failed,
+    Finished,
+    LinkChanged,
+    Released,
+)
 from engine.handoff.rates import PrefillRates
 from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose
 
@@ -38,7 +46,7 @@ class PrefillClient(Protocol):
         chunk_tokens: int,
     ) -> None: ...
 
-    def poll(self) -> list[ClientEvent]: ...
+    def poll(self) -> list[ClientEvent | LinkChanged]: ...
 
     def cancel(self, request_id: int) -> None: ...
 
@@ -65,7 +73,10 @@ class _Asked:
 
 
 class RemotePrefill:
-    """The engine loop's side of all handoffs. At most one a slot; its number is never used again."""
+    """The engine loop's side of all handoffs. At most one a slot; its number is never used again.
+
+    `on_link` is called by `poll` with what has become of the link.
+    """
 
     def __init__(
         self,
@@ -73,10 +84,12 @@ class RemotePrefill:
         *,
         chunk_tokens: int,
         route: RouteConfig,
+        on_link: Callable[[LinkChanged], None],
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
+        self._on_link = on_link
         self._chunk_tokens = chunk_tokens
         self._route = route
         self._clock = clock
@@ -162,10 +175,13 @@ class RemotePrefill:
 
     def poll(self) -> list[tuple[int, ClientEvent]]:
         """What has happened since the last call, with the slot it concerns."""
-        if self._client is None or not self._slots:
+        if self._client is None:
             return []
         news = []
         for event in self._client.poll():
+            if isinstance(event, LinkChanged):
+                self._on_link(event)
+                continue
             asked = self._slots.get(event.request_id)
             if asked is None:
                 continue

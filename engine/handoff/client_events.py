@@ -41,13 +41,17 @@ class Finished:
     """The worker is done, and the courier will write no more.
 
     `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
-    acknowledgement of the final commit.
+    acknowledgement of the final commit. `compute_ms` and those of each chunk are the worker's, `receive_ms` is the time
+    from the first frame that was whole to the last.
     """
 
     request_id: int
     payload_bytes: int
     overlap: float
     tail_ms: float
+    compute_ms: float = 0.0
+    chunk_compute_ms: tuple[float, ...] = ()
+    receive_ms: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,14 @@ class Released:
     """After a failure or a cancel: the courier will write no more."""
 
     request_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkChanged:
+    """The link came up, went down, or stays down for another reason, whose code is given."""
+
+    status: ClientStatus
+    code: str = ""
 
 
 ClientEvent = Accepted | Committed | Finished | Failed | Released

@@ -22,6 +22,7 @@ from engine.handoff.client_events import (
     Committed,
     Failed,
     Finished,
+    LinkChanged,
     Released,
 )
 from engine.handoff.courier_process import CourierProcess
@@ -48,7 +49,8 @@ class PrefillClient:
             config, memory, on_message=self._on_message, on_gone=self._on_courier_gone
         )
         self._lock = threading.Lock()
-        self._events: deque[ClientEvent] = deque()
+        self._events: deque[ClientEvent | LinkChanged] = deque()
+        self._told = LinkChanged(status=ClientStatus(ready=False, note=NOT_YET))
         self._records: deque[HandoffRecord] = deque(maxlen=_KEPT_RECORDS)
         self._live: dict[int, bool] = {}  # by number: whether its failure has been told
         self._wakeup: Callable[[], None] = lambda: None
@@ -87,9 +89,7 @@ class PrefillClient:
 
     def status(self) -> ClientStatus:
         with self._lock:
-            if self._link is not None:
-                return ClientStatus(ready=True, peer=self._peer)
-            return ClientStatus(ready=False, note=self._note)
+            return self._status()
 
     def start(
         self,
@@ -128,7 +128,7 @@ class PrefillClient:
             except ProcessFailed:
                 return  # its end releases the request
 
-    def poll(self) -> list[ClientEvent]:
+    def poll(self) -> list[ClientEvent | LinkChanged]:
         events = []
         while self._events:
             events.append(self._events.popleft())
@@ -149,6 +149,7 @@ class PrefillClient:
             case ch.LinkUp():
                 self._link = message.link
                 self._peer = message.peer
+                self._tell_link()
             case ch.LinkDown():
                 if message.code == FailureCode.CANNOT_LISTEN:
                     self._failure = message.message
@@ -157,6 +158,7 @@ class PrefillClient:
                     self._link = None
                 if self._link is None:
                     self._note = message.message
+                    self._tell_link(message.code)
             case ch.Listening():
                 self._port = message.port
                 self._heard_of_listening.set()
@@ -174,13 +176,17 @@ class PrefillClient:
                 )
             case ch.AskFinished():
                 self._live.pop(message.request, None)
-                self._records.append(_record(message))
+                record = _record(message)
+                self._records.append(record)
                 self._events.append(
                     Finished(
                         request_id=message.request,
                         payload_bytes=message.payload_bytes,
                         overlap=message.overlap,
                         tail_ms=message.tail_us / 1000,
+                        compute_ms=record.compute_ms,
+                        chunk_compute_ms=record.chunk_compute_ms,
+                        receive_ms=record.receive_ms,
                     )
                 )
             case ch.AskFailed():
@@ -192,11 +198,24 @@ class PrefillClient:
                 self._live.pop(message.request, None)
                 self._events.append(Released(request_id=message.request))
 
+    def _status(self) -> ClientStatus:
+        if self._link is not None:
+            return ClientStatus(ready=True, peer=self._peer)
+        return ClientStatus(ready=False, note=self._note)
+
+    def _tell_link(self, code: str = "") -> None:
+        """Each new call of an absent worker fails alike; that is news once."""
+        changed = LinkChanged(status=self._status(), code=code)
+        if changed != self._told:
+            self._told = changed
+            self._events.append(changed)
+
     def _on_courier_gone(self, reason: str) -> None:
         log.error("%s; it is started again", reason)
         with self._lock:
             self._link = None
             self._note = reason
+            self._tell_link(FailureCode.COURIER_ENDED)
             for request_id, told in self._live.items():
                 if not told:
                     self._events.append(

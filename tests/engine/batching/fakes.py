@@ -219,6 +219,7 @@ class _Asked:
     tokens: list[int]
     first: int
     stop: int
+    chunk_tokens: int
     chunks: list[tuple[int, int]]
     cancelled: bool = False
     events: list = field(default_factory=list)
@@ -268,6 +269,7 @@ class FakeClient:
             tokens=list(tokens),
             first=start,
             stop=stop,
+            chunk_tokens=chunk_tokens,
             chunks=equal_chunks(start, stop, chunk_tokens),
         )
         self.asked_for.release()
@@ -316,7 +318,23 @@ class FakeClient:
 
     def finish(self, request_id: int) -> None:
         self._slots.pop(request_id).lent_until = 0
-        self._tell(handoff.Finished(request_id=request_id, payload_bytes=4096, overlap=0.75, tail_ms=1.5))
+        asked = self.asked[request_id]
+        n_chunks = len(equal_chunks(asked.first, asked.stop, asked.chunk_tokens))
+        self._tell(
+            handoff.Finished(
+                request_id=request_id,
+                payload_bytes=4096,
+                overlap=0.75,
+                tail_ms=1.5,
+                compute_ms=10.0 * n_chunks,
+                chunk_compute_ms=(10.0,) * n_chunks,
+                receive_ms=8.0,
+            )
+        )
+
+    def change_link(self, *, ready: bool, code: str = "") -> None:
+        self.ready = ready
+        self._tell(handoff.LinkChanged(status=self.status(), code=code))
 
     def fail(self, request_id: int, code: str = "peer_lost") -> None:
         """A lost peer is away until the test says that it is `ready` again."""
