@@ -10,6 +10,7 @@ import pytest
 
 WITHOUT_TORCH = [
     "engine.batching.chunks",
+    "engine.batching.journal",
     "engine.batching.request",
     "engine.batching.scheduler",
     "engine.batching.slot",
@@ -48,6 +49,7 @@ HEAVY = {
     "huggingface_hub",
     "jinja2",
     "numpy",
+    "prometheus_client",
     "starlette",
     "tokenizers",
     "torch",

@@ -20,10 +20,12 @@ from engine.server import status
 from engine.server.answers import ChatShape, CompletionShape
 from engine.server.backend import Backend, ChatTemplate, Engine, ModelInfo, Tokenizer
 from engine.server.errors import Refused, error_response, loading, unexpected
+from engine.server.events import Hub, events
 from engine.server.exchange import Exchange, Exchanges
 from engine.server.fields import Fields
 from engine.server.guard import Guard
 from engine.server.json import JSONResponse, decode_object
+from engine.server.metrics import metrics, new_registry
 from engine.server.schema import ChatAsk, Prompt, parse_chat, parse_completion
 from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
 
@@ -54,6 +56,8 @@ def build_loading_app(settings: ServerSettings) -> Starlette:
             Route("/v1/models/{model:path}", status.model),
             Route("/slots", status.slots),
             Route("/worker", status.worker),
+            Route("/events", events),
+            Route("/metrics", metrics),
             Route("/tokenize", _tokenize, methods=["POST"]),
             Route("/detokenize", _detokenize, methods=["POST"]),
             Route("/v1/completions", _completions, methods=["POST"]),
@@ -70,12 +74,16 @@ def build_loading_app(settings: ServerSettings) -> Starlette:
     )
     app.state.settings = settings
     app.state.backend = None
+    app.state.hub = None
+    app.state.metrics = None
     app.state.exchanges = Exchanges()
     return app
 
 
 def attach(app: Starlette, backend: Backend) -> None:
     """The model is loaded: answer from now on."""
+    app.state.hub = Hub(backend.engine)
+    app.state.metrics = new_registry(backend)
     app.state.backend = backend
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.batching.journal import Journal
 from engine.batching.request import Request
 from engine.batching.snapshot import LoopSnapshot
 
@@ -21,6 +22,9 @@ class Engine(Protocol):
 
     @property
     def is_alive(self) -> bool: ...
+
+    @property
+    def journal(self) -> Journal: ...
 
     def submit(self, request: Request) -> None: ...
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from engine.batching.request import Event, Failed, Finished, FinishReason, Progress, Request, Token
 from engine.errors import BatonError, HostError
-from engine.server import json
+from engine.server import json, sse
 from engine.server.answers import Choice, Shape, progress_body, timings_body, usage_body
 from engine.server.backend import Backend
 from engine.server.errors import error_body, error_response
@@ -29,8 +29,6 @@ from engine.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-# An SSE comment: clients drop it, and know that the connection lives.
-_KEEPALIVE = b":\n\n"
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -54,16 +52,22 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
+class Open(Protocol):
+    """An answer that takes time."""
+
+    def notify_closing(self) -> None: ...
+
+
 class Exchanges:
-    """All exchanges that are open, so that a stopping server can end them."""
+    """All exchanges, and other streams, that are open, so that a stopping server can end them."""
 
     def __init__(self) -> None:
-        self._open: set[Exchange] = set()
+        self._open: set[Open] = set()
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: Open) -> None:
         self._open.add(exchange)
 
-    def discard(self, exchange: Exchange) -> None:
+    def discard(self, exchange: Open) -> None:
         self._open.discard(exchange)
 
     def close_all(self) -> None:
@@ -206,7 +210,7 @@ class Exchange:
             await self._send_parts(send, [*self._usage_parts(), _DONE], started, last=True)
         except BatonError as error:
             if started:
-                await self._send_parts(send, [*parts, _sse(error_body(error))], started, last=True)
+                await self._send_parts(send, [*parts, sse.data(error_body(error))], started, last=True)
             else:
                 await error_response(error)(scope, receive, send)
 
@@ -218,12 +222,7 @@ class Exchange:
 
     async def _send_parts(self, send: Send, parts: list[bytes], started: bool, *, last: bool = False) -> bool:
         if not started:
-            headers = [
-                (b"content-type", b"text/event-stream; charset=utf-8"),
-                (b"cache-control", b"no-cache"),
-                (b"x-accel-buffering", b"no"),
-            ]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.start", "status": 200, "headers": sse.HEADERS})
         await send({"type": "http.response.body", "body": b"".join(parts), "more_body": not last})
         return True
 
@@ -249,7 +248,7 @@ class Exchange:
         """The stream's events that one piece of news leads to."""
         self._note(news)
         if news is _Notice.TICK:
-            yield _KEEPALIVE
+            yield sse.KEEPALIVE
         if isinstance(news, _Notice):
             return
         choice = self._choices[news.index]
@@ -284,10 +283,10 @@ class Exchange:
         (first, *others) = self._choices
         if not others and first.finished is not None:
             extra["timings"] = timings_body(first.finished.timings)
-        yield _sse(self._frame(self._shape.chunk_name, []) | extra)
+        yield sse.data(self._frame(self._shape.chunk_name, []) | extra)
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> bytes:
-        return _sse(self._frame(self._shape.chunk_name, [choice]) | extra)
+        return sse.data(self._frame(self._shape.chunk_name, [choice]) | extra)
 
     def _whole(self) -> dict[str, Any]:
         answer = self._frame(self._shape.whole_name, [self._shape.whole(choice) for choice in self._choices])
@@ -312,7 +311,3 @@ class Exchange:
             ((choice.index, choice.finished.usage) for choice in self._choices if choice.finished),
             self._ask.n,
         )
-
-
-def _sse(content: Any) -> bytes:
-    return b"data: " + json.encode(content) + b"\n\n"

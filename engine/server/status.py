@@ -7,11 +7,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.batching.snapshot import SlotSnapshot
 from engine.errors import HostError
 from engine.server.backend import Backend, ModelInfo
 from engine.server.errors import Refused, error_response, loading
 from engine.server.json import JSONResponse
+from engine.server.telemetry import slot_body, timeline_body, worker_body
 
 
 async def health(request: Request) -> Response:
@@ -40,26 +40,28 @@ async def model(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    """llama-server's list of slots; with `fail_on_no_slot` 503 when none is free."""
-    snapshot = _loaded(request).engine.snapshot()
+    """llama-server's list of slots, with timelines; with `fail_on_no_slot` 503 when none is free."""
+    engine = _loaded(request).engine
+    snapshot = engine.snapshot()
     if request.query_params.get("fail_on_no_slot") not in (None, "", "0") and not any(
         slot.request_id is None for slot in snapshot.slots
     ):
         return error_response(Refused("no slot is free", status=503, kind="unavailable_error"))
-    return JSONResponse([_slot(slot) for slot in snapshot.slots])
+    bodies = []
+    for slot in snapshot.slots:
+        timeline = engine.journal.timelines.of_slot(slot.slot)
+        bodies.append(slot_body(slot) | {"timeline": timeline and timeline_body(timeline)})
+    return JSONResponse(bodies)
 
 
 async def worker(request: Request) -> Response:
     """Our own: whether a worker is configured and connected, how prompts are routed, and how often they went where and
     why."""
     snapshot = _loaded(request).engine.snapshot()
-    link, route = snapshot.worker, snapshot.route
+    route = snapshot.route
     return JSONResponse(
-        {
-            "configured": link is not None,
-            "connected": link is not None and link.ready,
-            "peer": link.peer if link is not None and link.ready else None,
-            "note": link.note if link is not None and not link.ready else None,
+        worker_body(snapshot.worker)
+        | {
             "route": route.policy,
             "crossover_tokens": route.crossover_tokens,
             "local_tps": route.local_tps,
@@ -90,19 +92,4 @@ def _model(backend: Backend) -> dict[str, Any]:
             "n_params": info.n_params,
             "size": info.size_bytes,
         },
-    }
-
-
-def _slot(slot: SlotSnapshot) -> dict[str, Any]:
-    return {
-        "id": slot.slot,
-        "id_task": slot.request_id,
-        "n_ctx": slot.n_ctx,
-        "is_processing": slot.state != "idle",
-        "state": slot.state,
-        "n_cached_tokens": slot.n_cached,
-        "n_prompt_tokens": slot.n_prompt,
-        "n_prompt_tokens_processed": slot.n_processed,
-        "n_decoded": slot.n_generated,
-        "prefill": slot.prefill,
     }
