@@ -14,7 +14,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.batching.feed import Feed
+from engine.batching.feed import Feed, Numbered
 from engine.batching.journal import News, SlotsNews
 from engine.batching.snapshot import SlotSnapshot
 from engine.server import sse
@@ -49,6 +49,7 @@ class Hub:
         self._wakeup_due = False
         self._ticker: asyncio.Task[None] | None = None
         self._seen: tuple[SlotSnapshot, ...] = ()
+        self._worded: dict[int, bytes] = {}
 
     @property
     def is_full(self) -> bool:
@@ -69,6 +70,20 @@ class Hub:
             self.feed.on_news(None)
             if self._ticker is not None:
                 self._ticker.cancel()
+
+    def place(self, number: int) -> str:
+        """The id of an event, which a client that comes back says it has seen."""
+        return f"{self.run}-{number}"
+
+    def worded(self, numbered: Numbered[News]) -> bytes:
+        """The event of one piece of news, made once for all who listen."""
+        number = numbered.number
+        if number not in self._worded:
+            if len(self._worded) >= _BATCH:
+                self._worded.clear()
+            name, body = news_body(numbered.item)
+            self._worded[number] = sse.event(name, body, number=self.place(number))
+        return self._worded[number]
 
     def _on_news(self) -> None:
         """On the thread that says something. The event loop is woken once for all that comes before it looks."""
@@ -146,20 +161,15 @@ class EventStream:
         news = self._hub.feed.after(place, at_most=_BATCH)
         if news is None:
             return sse.event("lost", {"events": self._hub.feed.last - place}) + self._snapshot()
-        parts = []
-        for numbered in news:
-            name, body = news_body(numbered.item)
-            self._place = numbered.number
-            parts.append(sse.event(name, body, number=self._number()))
-        return b"".join(parts)
+        if news:
+            self._place = news[-1].number
+        return b"".join(map(self._hub.worded, news))
 
     def _snapshot(self) -> bytes:
         # The place first: news that the snapshot holds already come again, and say what is so.
         self._place = self._hub.feed.last
-        return sse.event("snapshot", snapshot_body(self._hub.engine), number=self._number())
-
-    def _number(self) -> str:
-        return f"{self._hub.run}-{self._place}"
+        body = snapshot_body(self._hub.engine)
+        return sse.event("snapshot", body, number=self._hub.place(self._place))
 
     def _place_of(self, last_event_id: str | None) -> int | None:
         """Where a client goes on; None for one that begins, or has seen another engine's."""

@@ -1,18 +1,23 @@
 """`/events` on a real socket: what a listener sees, how it goes on, and that it is in nobody's way."""
 
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
+from engine.batching import journal
 from engine.server import events
 from engine.server.run import HttpServer
 from tests.engine.batching.fakes import TIMEOUT_S
 from tests.engine.server.fakes import serving, stand
 
+PAGE = Path(__file__).parents[3] / "docs" / "endpoint.md"
 LONG = "the quick brown fox jumps over the lazy dog, " * 4
 REMOTE = {"n_slots": 2, "n_ctx": 512, "chunk_tokens": 32, "worker": True, "automatic": True}
 
@@ -124,6 +129,26 @@ def test_slots_tell_the_timeline_of_their_last_request():
         assert first["timeline"]["chunks"] and "quick" not in json.dumps(first)
         # what was there before
         assert {"id", "id_task", "n_ctx", "is_processing", "state", "n_decoded", "prefill"} <= set(first)
+
+
+def explained(heading):
+    """The names in the first column of a table of docs/endpoint.md."""
+    part = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+
+
+def test_the_page_explains_every_event_and_every_field_of_a_timeline():
+    kinds = [journal.RequestNews, journal.ChunkNews, journal.LinkNews, journal.SlotsNews]
+    assert set(get_args(journal.News)) == set(kinds)
+    assert explained("## /events") == {"snapshot", "request", "chunk", "link", "slots", "lost"}
+    with live() as s:
+        ask(s)
+        (first, _) = httpx.get(s.url + "/slots").json()
+    assert explained("## /slots") == first["timeline"].keys() - {"asked"}
 
 
 def test_who_comes_back_goes_on_where_he_was():

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -14,6 +15,7 @@ from engine.server.settings import ServerSettings
 from engine.wire.messages import Code
 from tests.engine.server.fakes import call, stand
 
+PAGE = Path(__file__).parents[3] / "docs" / "endpoint.md"
 LONG = "the quick brown fox jumps over the lazy dog, " * 4
 REMOTE = {"n_slots": 2, "n_ctx": 512, "chunk_tokens": 32, "worker": True, "automatic": True}
 
@@ -99,6 +101,18 @@ def test_names_and_labels_are_of_a_kind():
                 assert sample.labels.get("reason", "busy") in codes
                 assert set(sample.labels) <= {"le", "model", "outcome", "prefill", "reason", "source"}
         assert read(s)["baton_fallbacks_total", "peer_lost"] == 1
+
+
+def test_the_page_explains_every_metric_with_its_type_and_no_other():
+    page = PAGE.read_text(encoding="utf-8").partition("## /metrics")[2].partition("\n## ")[0]
+    explained = {}
+    for names, kind in re.findall(r"^\| (`baton_.*`) \| ([a-z]+) \|", page, re.MULTILINE):
+        explained |= dict.fromkeys(re.findall(r"`([a-z0-9_]+)`", names), kind)
+    with stand() as s:
+        families = list(parse(s.call("GET", "/metrics").text))
+    ours = {family.name: family.type for family in families if family.name.startswith("baton_")}
+    found = {name + ("_total" if kind == "counter" else ""): kind for name, kind in ours.items()}
+    assert explained == found
 
 
 def test_two_engines_do_not_mix_and_the_librarys_own_registry_stays_empty():
