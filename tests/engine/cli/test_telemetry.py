@@ -67,7 +67,13 @@ def until(told: Iterator[tuple[str, dict[str, Any]]], *, event: str, **fields: A
 
 
 def ask(url: str, **body: Any) -> dict[str, Any]:
-    body = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "cache_prompt": False} | body
+    body = {
+        "prompt": PROMPT,
+        "max_tokens": 12,
+        "temperature": 0,
+        "cache_prompt": False,
+        "prefill": "remote",
+    } | body
     answer: dict[str, Any] = httpx.post(url + "/v1/completions", json=body, timeout=TIMEOUT_S).json()
     return answer
 
@@ -102,7 +108,7 @@ def test_a_handoff_is_told_as_it_happens_and_everywhere_alike(joined: tuple[str,
     names = ["queued", "started", "accepted", "prefilled", "first_token", "last_token", "ended"]
     moments = [end[f"{name}_ms"] for name in names]
     assert moments == sorted(moments)
-    assert end["route"]["reason"] == timings["handoff"]["reason"] == "long_prompt"
+    assert end["route"]["reason"] == timings["handoff"]["reason"] == "asked_remote"
     assert end["n_remote_tokens"] == timings["handoff"]["remote_tokens"] == usage["prompt_tokens"] - 1
     assert end["first_token_ms"] - end["started_ms"] == pytest.approx(timings["prompt_ms"], abs=50)
     handoff = end["handoff"]
@@ -119,7 +125,7 @@ def test_a_handoff_is_told_as_it_happens_and_everywhere_alike(joined: tuple[str,
     assert found["baton_prompt_tokens_total", "local"] == timings["prompt_n"] - end["n_remote_tokens"] == 1
     assert found["baton_generation_tokens_total",] == timings["predicted_n"] == end["n_decoded"]
     assert found["baton_requests_total", end["outcome"]] == 1
-    assert found["baton_prefills_total", "long_prompt", "remote"] == 1
+    assert found["baton_prefills_total", "asked_remote", "remote"] == 1
     assert found["baton_handoff_bytes_total",] == handoff["bytes"]
     assert found["baton_handoff_tail_seconds_sum",] == pytest.approx(handoff["tail_ms"] / 1000)
     assert found["baton_handoff_overlap_ratio_sum",] == pytest.approx(handoff["overlap"])
