@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.batching.feed import Feed, Numbered
@@ -174,17 +175,19 @@ class EventStream:
     def _place_of(self, last_event_id: str | None) -> int | None:
         """Where a client goes on; None for one that begins, or has seen another engine's."""
         found = re.fullmatch(r"([0-9a-f]{8})-([0-9]{1,15})", last_event_id or "")
-        if found is None or found[1] != self._hub.run:
+        if found is None or found[1] != self._hub.run or int(found[2]) > self._hub.feed.last:
             return None
         return int(found[2])
 
 
 async def events(request: Request) -> ASGIApp:
-    """See the module."""
+    """A listener; who asks for the head alone gets that, and no stream."""
     state = request.app.state
     backend: Backend | None = state.backend
     if backend is None:
         raise loading()
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream")
     hub: Hub = state.hub
     if hub.is_full:
         raise Refused(
