@@ -200,7 +200,14 @@ def open_prefill_engine(
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
-    worker = PrefillWorker(ModelPrefiller(loaded.model, pool), config, memory.share(), on_link)
+    worker = PrefillWorker(
+        ModelPrefiller(loaded.model, pool),
+        config,
+        memory.share(),
+        on_link,
+        n_prefill=args.prefills or args.slots,
+        pass_tokens=args.pass_tokens,
+    )
     try:
         listen_port = worker.open(_LISTEN_TIMEOUT_S)
     except BaseException:

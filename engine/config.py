@@ -10,7 +10,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import UserError
@@ -216,6 +216,29 @@ SLOTS = Setting(
     minimum=1,
     maximum=64,
     help="answers that can be written at the same time",
+)
+SEQUENCES = replace(
+    SLOTS,
+    help="prompts kept in the cache: those being prefilled or sent, and the last ones for the next turn",
+)
+PREFILLS = Setting(
+    name="prefills",
+    kind=int,
+    default=None,
+    metavar="N",
+    minimum=1,
+    maximum=SLOTS.maximum,
+    example="2",
+    help="prompts prefilled at once; one more is told that the worker is busy (default: as many as --slots)",
+)
+PASS_TOKENS = Setting(
+    name="pass_tokens",
+    kind=int,
+    default=1024,
+    unit="tokens",
+    minimum=16,
+    maximum=65536,
+    help="what the chunks of all prompts in one forward pass may add up to; a larger chunk goes alone",
 )
 CTX = Setting(
     name="ctx",

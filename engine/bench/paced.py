@@ -1,14 +1,15 @@
 """Stands in for a model on the worker: takes a model's time for every layer and has K and V ready when it is over.
 
-What it "computes" lies in the cache memory from the start. Torch-free; see `handoff.prefill_worker.Prefiller`.
+What it "computes" lies in the cache memory from the start. Torch-free; see `handoff.prefiller.Prefiller`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 
 from engine.cache.spec import CacheSpec, Landing, LayerKind
+from engine.handoff.prefiller import Part, Taken
 
 # When a layer's part of the cache is there, as a share of the layer's work, from the parameters of a 27B hybrid. The
 # engine pushes at that point, and the rest of the layer (attention, MLP) computes while the bytes travel. Of the last
@@ -26,20 +27,25 @@ class PacedPrefiller:
         ready = [index + READY_AT[layer.kind] for index, layer in enumerate(spec.layers)]
         self._ready_at = [share / ready[-1] for share in ready]
 
-    def begin(self, tokens: list[int], start: int) -> int:
-        return 0
+    @property
+    def n_sequences(self) -> int:
+        return 1
 
-    def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
+    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+        return Taken(sequence=0, held=0)
+
+    def compute(self, parts: list[Part]) -> None:
         begun_s = time.monotonic()
-        chunk_s = self._s_per_token * (end - first)
+        chunk_s = self._s_per_token * sum(part.end - part.first for part in parts)
         for layer, share in enumerate(self._ready_at):
             wait_s = begun_s + chunk_s * share - time.monotonic()
             if wait_s > 0:
                 time.sleep(wait_s)
-            on_layer(layer)
+            for part in parts:
+                part.on_layer(layer)
 
     def spans(
-        self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
+        self, sequence: int, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
     ) -> list[tuple[int, int]]:
         spec, region = self._spec.layers[layer], self._regions[layer]
         if spec.kind is LayerKind.ATTENTION:

@@ -29,7 +29,8 @@ EXAMPLE = """\
 
 SETTINGS = [
     *(config.MODEL, config.LISTEN, config.DIAL, config.TRUST, config.IDENTITY),
-    *(config.SLOTS, config.CTX, config.WEIGHTS, config.DEVICE, config.THREADS),
+    *(config.SEQUENCES, config.PREFILLS, config.PASS_TOKENS),
+    *(config.CTX, config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
 
@@ -71,6 +72,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"say how the two computers meet: --listen {config.LISTEN.example} waits for the other one's call, "
             f"--dial {config.DIAL.example} calls it"
+        )
+    if args.prefills and args.prefills > args.slots:
+        raise UserError(
+            f"{config.PREFILLS.flag} {args.prefills}: each prompt needs room in the cache, and "
+            f"{config.SEQUENCES.flag} {args.slots} makes room for {args.slots}"
         )
     if not args.trust:
         raise UserError(

@@ -1,10 +1,11 @@
-"""The worker's computing: a model and its pool of cached sequences behind `prefill_worker.Prefiller`. Uses torch."""
+"""The worker's computing: a model and its pool of cached sequences behind `prefiller.Prefiller`. Uses torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
-from engine.cache.sequence import SequencePool, SequenceState, common_prefix
+from engine.cache.sequence import SequencePool, common_prefix
+from engine.handoff.prefiller import Part, Taken
 from engine.layers.step import Segment
 from engine.models.base import Model
 
@@ -17,34 +18,47 @@ class ModelPrefiller:
         self._pool = pool
         self._latest_use = [0] * pool.spec.n_slots
         self._uses = 0
-        self._sequence = pool.sequence(0)
-        self._tokens: list[int] = []
+        self._prompts: list[list[int]] = [[] for _ in range(pool.spec.n_slots)]
 
-    def begin(self, tokens: list[int], start: int) -> int:
-        slot = self._best_slot(tokens[:start])
+    @property
+    def n_sequences(self) -> int:
+        return self._pool.spec.n_slots
+
+    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+        # In a pass a wrong token would take the others down with it.
+        self._model.check_tokens(tokens)
+        slot = self._best_slot(tokens[:start], free)
         self._uses += 1
         self._latest_use[slot] = self._uses
-        self._sequence = self._pool.sequence(slot)
-        self._tokens = tokens
-        held = self._sequence.reusable(tokens[:start])
-        self._sequence.truncate(held)
-        return held
+        self._prompts[slot] = tokens
+        sequence = self._pool.sequence(slot)
+        held = sequence.reusable(tokens[:start])
+        sequence.truncate(held)
+        return Taken(sequence=slot, held=held)
 
-    def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
-        segment = Segment(sequence=self._sequence, tokens=self._tokens[first:end], n_logits=0)
-        self._model.forward([segment], [], on_layer)
+    def compute(self, parts: list[Part]) -> None:
+        segments = [
+            Segment(
+                sequence=self._pool.sequence(part.sequence),
+                tokens=self._prompts[part.sequence][part.first : part.end],
+                n_logits=0,
+                on_layer=part.on_layer,
+            )
+            for part in parts
+        ]
+        self._model.forward(segments, [])
 
     def spans(
-        self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
+        self, sequence: int, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
     ) -> list[tuple[int, int]]:
-        self._sequence.flush_out(layer, first, end, final=final, start=start, stop=stop)
-        return self._sequence.spans(layer, first, end, final=final, start=start, stop=stop)
+        state = self._pool.sequence(sequence)
+        state.flush_out(layer, first, end, final=final, start=start, stop=stop)
+        return state.spans(layer, first, end, final=final, start=start, stop=stop)
 
-    def _best_slot(self, tokens: list[int]) -> int:
+    def _best_slot(self, tokens: list[int], free: Collection[int]) -> int:
         """The sequence that has most of the prompt; of those that have none, the one not used for longest."""
 
         def rank(slot: int) -> tuple[int, int]:
-            sequence: SequenceState = self._pool.sequence(slot)
-            return common_prefix(sequence.tokens, tokens), -self._latest_use[slot]
+            return common_prefix(self._pool.sequence(slot).tokens, tokens), -self._latest_use[slot]
 
-        return max(range(self._pool.spec.n_slots), key=rank)
+        return max(free, key=rank)

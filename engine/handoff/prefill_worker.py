@@ -1,25 +1,29 @@
-"""The worker's engine loop: takes requests from its courier, computes chunk by chunk, pushes each layer as it is done.
+"""The worker's engine loop: takes requests from its courier, computes them by passes, pushes each layer as it is done.
 
-One request at a time in this form; others wait, and too many are told that the worker is busy. What computes is behind
-`Prefiller`; no torch here.
+A pool of prompts is prefilled at once: a pass packs the next chunk of each, prompts join and leave between two passes,
+and a full pool answers that the worker is busy. What computes is behind `prefiller.Prefiller`; no torch here.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import logging
 import sys
 import threading
 import time
 from array import array
-from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from engine.batching.chunks import equal_chunks
+from engine.batching.packing import Chunk, Packer
+from engine.config import PASS_TOKENS
 from engine.errors import BatonError, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
 from engine.handoff.courier_process import CourierProcess
 from engine.handoff.failure import FailureCode
+from engine.handoff.prefiller import Part, Prefiller
 from engine.handoff.shared import SharedMemory
 from engine.wire.messages import Code
 
@@ -27,36 +31,47 @@ _UINT32 = "I" if array("I").itemsize == 4 else "L"
 
 log = logging.getLogger(__name__)
 
-# Requests that may wait for the one being computed.
-MAX_WAITING = 8
-
-# A courier that does not answer a drain for so long has a dead link that it is about to notice.
-_DRAIN_TIMEOUT_S = 30.0
-
-Job = tuple[int, int]  # (link, request): numbers are the clients' own
+Key = tuple[int, int]  # (link, request): numbers are the clients' own
 
 
-class Prefiller(Protocol):
-    """Computes K and V in the worker's cache memory."""
+class Stage(enum.Enum):
+    """Where a request is; one that is over has left the pool."""
 
-    def begin(self, tokens: list[int], start: int) -> int:
-        """Take up a prompt of which positions from `start` on will be sent; how many before it are in the cache.
+    ADMITTED = "waiting for a sequence that is being freed"
+    COMPUTING = "in the passes"
+    SENDING = "computed, not all of it at the client's yet"
 
-        At most `start`: what is sent is computed anew in the chunks that the client would cut itself, so that local
-        and remote prefill give the same numbers.
-        """
 
-    def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
-        """Compute positions [first, end), all before being there; `on_layer(l)` when layer l's K and V are."""
+@dataclass(kw_only=True, eq=False)
+class _Job:
+    """One live request. `sequence` is its own from COMPUTING on; `chunks` are those sent.
 
-    def spans(
-        self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
-    ) -> list[tuple[int, int]]:
-        """(offset, bytes) in memory of what the chunk [first, end) sends for `layer`; may be empty."""
+    Whoever has a reason to stop it notes that in `is_cancelled` or `fault`, and the loop acts on it after the pass.
+    """
+
+    asked: ch.Asked
+    stage: Stage = Stage.ADMITTED
+    sequence: int | None = None
+    chunks: list[Chunk] = field(default_factory=list)
+    is_cancelled: bool = False
+    fault: Exception | None = None
+    started_us: int = 0
+    chunk_compute_us: list[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        return self.asked.link, self.asked.request
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.is_cancelled or self.fault is not None
 
 
 class PrefillWorker:
-    """`run` serves until `close`; `on_link(note)` is told when a client comes (an empty note) or goes (why)."""
+    """`run` serves until `close`; `on_link(note)` is told when a client comes (an empty note) or goes (why).
+
+    Up to `n_prefill` prompts are computed at once, in passes of about `pass_tokens`.
+    """
 
     def __init__(
         self,
@@ -64,19 +79,25 @@ class PrefillWorker:
         config: ch.CourierConfig,
         memory: SharedMemory,
         on_link: Callable[[str], None] = lambda note: None,
+        *,
+        n_prefill: int = 1,
+        pass_tokens: int = PASS_TOKENS.default,
     ) -> None:
+        if not 1 <= n_prefill <= prefiller.n_sequences:
+            raise ValueError(f"{n_prefill} prompts at once in {prefiller.n_sequences} sequences")
         self._prefiller = prefiller
         self._courier = CourierProcess(
             config, memory, on_message=self._on_message, on_gone=self._on_courier_gone
         )
         self._on_link = on_link
         self._listens = config.listen is not None
+        self._n_prefill = n_prefill
+        self._packer: Packer[_Job] = Packer(pass_tokens=pass_tokens)
         self._changed = threading.Condition()
-        self._waiting: deque[ch.Asked] = deque()
-        self._cancelled: set[Job] = set()
-        self._current: Job | None = None
-        self._finished: Job | None = None
-        self._drained = 0
+        self._jobs: dict[Key, _Job] = {}
+        self._computing: list[_Job] = []  # the loop's own
+        self._free = set(range(prefiller.n_sequences))
+        self._fenced: dict[int, int] = {}
         self._drains = 0
         self._closing = False
         self._port: int | None = None
@@ -109,119 +130,167 @@ class PrefillWorker:
         return self._courier.pid
 
     def run(self) -> None:
-        while (asked := self._next()) is not None:
-            if not (self._serve(asked) and self._wait_finished()):
-                self._drain()
-            with self._changed:
-                self._cancelled.discard((asked.link, asked.request))
-                self._current = None
+        while self._wait_for_work():
+            self._let_go()
+            for job in self._startable():
+                self._begin(job)
+            self._compute(self._packer.next_pass())
 
-    def _next(self) -> ch.Asked | None:
+    def _wait_for_work(self) -> bool:
+        """Whether there is any; False when it is time to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing)
-            if self._closing:
-                return None
-            asked = self._waiting.popleft()
-            self._current = (asked.link, asked.request)
-            return asked
+            self._changed.wait_for(
+                lambda: self._closing or self._computing or (self._admitted() and self._free)
+            )
+            return not self._closing
 
-    def _serve(self, asked: ch.Asked) -> bool:
-        """Whether it was computed and pushed to the end."""
+    def _admitted(self) -> list[_Job]:
+        return [job for job in self._jobs.values() if job.stage is Stage.ADMITTED]
+
+    def _startable(self) -> list[_Job]:
+        """Those that sequences are there for, in the order in which they came."""
+        with self._changed:
+            jobs = self._admitted()[: len(self._free)]
+            for job in jobs:
+                job.stage = Stage.COMPUTING
+            return jobs
+
+    def _begin(self, job: _Job) -> None:
+        """Give it a sequence and its place in the passes."""
+        asked = job.asked
+        with self._changed:
+            free = sorted(self._free)
         try:
-            return self._prefill(asked)
-        except ProcessFailed:
-            log.warning("the courier ended during a prefill")
-        except OutOfMemory as error:
-            self._abort(asked, Code.OUT_OF_MEMORY, str(error))
-        except BatonError as error:
-            self._abort(asked, Code.WORKER_FAILED, str(error))
+            taken = self._prefiller.begin(_from_little_endian(asked.tokens), asked.first, free)
+            self._courier.send(ch.Accept(link=asked.link, request=asked.request, reused_tokens=taken.held))
         except Exception as error:
-            log.exception("a prefill failed")
-            self._abort(asked, Code.WORKER_FAILED, f"an internal error on the worker: {type(error).__name__}")
-        return False
-
-    def _prefill(self, asked: ch.Asked) -> bool:
-        link, request = asked.link, asked.request
-        tokens = _from_little_endian(asked.tokens)
-        if self._is_cancelled(asked):
-            return False
-        held = self._prefiller.begin(tokens, asked.first)
-        self._courier.send(ch.Accept(link=link, request=request, reused_tokens=held))
-        started_us = now_us()
+            job.fault = error
+            self._stop(job)
+            return
+        self._computing.append(job)
+        with self._changed:
+            job.sequence = taken.sequence
+            self._free.discard(taken.sequence)
+        job.started_us = now_us()
+        job.chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
         # What the client has and this worker lacks is computed, and not sent.
-        for first, end in equal_chunks(held, asked.first, asked.chunk_tokens):
-            if self._is_cancelled(asked):
-                return False
-            self._prefiller.compute(first, end, lambda layer: None)
-            self._courier.send(ch.Computed(link=link, request=request, computed_tokens=end))
-        chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
-        times_us = []
-        for index, (first, end) in enumerate(chunks):
-            if self._is_cancelled(asked):
-                return False
-            final = index == len(chunks) - 1
-            begun_us = now_us()
-            self._chunk(asked, index, first, end, final=final)
-            ended_us = now_us()
-            times_us.append(ended_us - begun_us)
-            if final:
-                self._courier.send(
-                    ch.ComputeEnded(
-                        link=link,
-                        request=request,
-                        started_us=started_us,
-                        ended_us=ended_us,
-                        chunk_compute_us=tuple(times_us),
-                    )
-                )
-            self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
-        return True
+        self._packer.join(job, [*equal_chunks(taken.held, asked.first, asked.chunk_tokens), *job.chunks])
 
-    def _chunk(self, asked: ch.Asked, index: int, first: int, end: int, *, final: bool) -> None:
-        """Compute one chunk and push every layer of it as it is done."""
+    def _compute(self, planned: list[tuple[_Job, Chunk]]) -> None:
+        """One pass, with every layer of it pushed as it is done; its failure is that of the prompts in it."""
+        parts = [self._part(job, job.sequence, chunk) for job, chunk in planned if job.sequence is not None]
+        if not parts:
+            return
+        begun_us = now_us()
+        try:
+            self._prefiller.compute(parts)
+        except Exception as error:
+            for job, _ in planned:
+                job.fault = job.fault or error
+            return
+        ended_us = now_us()
+        for job, chunk in planned:
+            if not job.is_stopped:
+                self._computed(job, chunk, begun_us, ended_us)
 
-        def push(layer: int) -> None:
-            spans = self._prefiller.spans(layer, first, end, final=final, start=asked.first, stop=asked.stop)
+    def _part(self, job: _Job, sequence: int, chunk: Chunk) -> Part:
+        first, end = chunk
+        on_layer: Callable[[int], None] = functools.partial(self._push, job, sequence, chunk)
+        if end <= job.asked.first:
+            on_layer = _send_nothing
+        return Part(sequence=sequence, first=first, end=end, on_layer=on_layer)
+
+    def _push(self, job: _Job, sequence: int, chunk: Chunk, layer: int) -> None:
+        """Send what the chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
+        if job.is_stopped:
+            return
+        asked, index, final = job.asked, len(job.chunk_compute_us), chunk == job.chunks[-1]
+        try:
+            spans = self._prefiller.spans(
+                sequence, layer, *chunk, final=final, start=asked.first, stop=asked.stop
+            )
             if spans:
                 self._courier.send(
                     ch.Push(
                         link=asked.link, request=asked.request, chunk=index, layer=layer, spans=tuple(spans)
                     )
                 )
+        except Exception as error:
+            job.fault = error
 
-        self._prefiller.compute(first, end, push)
-
-    def _abort(self, asked: ch.Asked, code: Code, message: str) -> None:
+    def _computed(self, job: _Job, chunk: Chunk, begun_us: int, ended_us: int) -> None:
+        """Tell the client of a chunk whose every layer has been pushed."""
+        link, request, index = *job.key, len(job.chunk_compute_us)
         try:
-            self._courier.send(
-                ch.AbortJob(link=asked.link, request=asked.request, code=code, message=message)
-            )
-        except ProcessFailed:
-            return  # the client hears it from the broken link
+            if chunk[1] <= job.asked.first:
+                self._courier.send(ch.Computed(link=link, request=request, computed_tokens=chunk[1]))
+                return
+            job.chunk_compute_us.append(ended_us - begun_us)
+            if chunk == job.chunks[-1]:
+                # Before the client can know, as in `_stop`.
+                with self._changed:
+                    job.stage = Stage.SENDING
+                self._courier.send(
+                    ch.ComputeEnded(
+                        link=link,
+                        request=request,
+                        started_us=job.started_us,
+                        ended_us=ended_us,
+                        chunk_compute_us=tuple(job.chunk_compute_us),
+                    )
+                )
+            self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
+        except ProcessFailed as error:
+            job.fault = error
 
-    def _wait_finished(self) -> bool:
-        """Wait until the client has all of the current job; False when it has gone or wants no more."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._finished == self._current or self._current in self._cancelled or self._closing
-            )
-            return self._finished == self._current
+    def _let_go(self) -> None:
+        """See off those that are computed, and those that a reason to stop has come for since the last pass."""
+        for job in self._computing:
+            if job.is_stopped:
+                self._stop(job)
+        self._computing = [
+            job for job in self._computing if not job.is_stopped and job.stage is Stage.COMPUTING
+        ]
 
-    def _drain(self) -> None:
-        """Wait until nothing of what was pushed is still to be read from the cache: the next prompt overwrites it."""
+    def _stop(self, job: _Job) -> None:
+        """Say why, and free its sequence once nothing of it can be read any more."""
+        self._packer.leave(job)
         with self._changed:
-            self._drains += 1
-            token = self._drains
-        try:
-            self._courier.send(ch.Drain(token=token))
-        except ProcessFailed:
+            # Before the client can know: its next request finds the place free.
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]
+        if job.fault is not None and not job.is_cancelled:
+            self._abort(job.asked, job.fault)
+        with self._changed:
+            self._fence(job)
+
+    def _abort(self, asked: ch.Asked, fault: Exception) -> None:
+        code, message = Code.WORKER_FAILED, str(fault)
+        if isinstance(fault, ProcessFailed):
+            log.warning("the courier ended during a prefill")
             return
-        with self._changed:
-            self._changed.wait_for(lambda: self._drained >= token or self._closing, _DRAIN_TIMEOUT_S)
+        if isinstance(fault, OutOfMemory):
+            code = Code.OUT_OF_MEMORY
+        elif not isinstance(fault, BatonError):
+            log.error("a prefill failed", exc_info=fault)
+            message = f"an internal error on the worker: {type(fault).__name__}"
+        self._send(ch.AbortJob(link=asked.link, request=asked.request, code=code, message=message))
 
-    def _is_cancelled(self, asked: ch.Asked) -> bool:
-        with self._changed:
-            return self._closing or (asked.link, asked.request) in self._cancelled
+    def _fence(self, job: _Job) -> None:
+        """Free the job's sequence when nothing that was pushed of it is still to be read. Under the lock."""
+        if job.sequence is None:
+            return
+        self._drains += 1
+        self._fenced[self._drains], job.sequence = job.sequence, None
+        # Where no courier is there to hear it, the next one is asked again.
+        self._send(ch.Drain(token=self._drains))
+
+    def _send(self, message: ch.Message) -> None:
+        """To a courier that may have ended: its clients hear of that from the broken link."""
+        try:
+            self._courier.send(message)
+        except ProcessFailed:
+            log.info("the courier has ended and cannot pass on %s", type(message).__name__)
 
     def _on_message(self, message: ch.FromCourier) -> None:
         with self._changed:
@@ -235,35 +304,71 @@ class PrefillWorker:
 
     def _take(self, message: ch.FromCourier) -> None:
         match message:
-            case ch.Asked() if len(self._waiting) < MAX_WAITING:
-                self._waiting.append(message)
             case ch.Asked():
-                text = f"the worker has {MAX_WAITING} prompts waiting already"
-                busy = ch.TurnAway(link=message.link, request=message.request, code=Code.BUSY, message=text)
-                self._courier.send(busy)
+                self._admit(message)
             case ch.AskedCancelled():
-                job = (message.link, message.request)
-                self._waiting = deque(w for w in self._waiting if (w.link, w.request) != job)
-                if job == self._current:
-                    self._cancelled.add(job)
+                job = self._jobs.get((message.link, message.request))
+                if job is not None:
+                    self._cancel(job)
             case ch.JobFinished():
-                self._finished = (message.link, message.request)
+                job = self._jobs.pop((message.link, message.request), None)
+                if job is not None and job.sequence is not None:
+                    self._free.add(job.sequence)
+                    job.sequence = None
             case ch.Drained():
-                self._drained = max(self._drained, message.token)
+                self._release(token for token in list(self._fenced) if token <= message.token)
+            case ch.LinkUp() if self._fenced:
+                self._send(ch.Drain(token=self._drains))
             case ch.Listening():
                 self._port = message.port
             case ch.LinkDown() if message.code == FailureCode.CANNOT_LISTEN:
                 self._failure = message.message
 
+    def _admit(self, asked: ch.Asked) -> None:
+        """Take the request into the pool, or say that the worker is busy.
+
+        One that was cancelled holds its sequence until its pass has ended, but nobody's place: who stops an answer and
+        asks anew is not turned away.
+        """
+        n_computing = sum(job.stage is not Stage.SENDING for job in self._jobs.values())
+        if n_computing < self._n_prefill and len(self._jobs) < self._prefiller.n_sequences:
+            job = _Job(asked=asked)
+            self._jobs[job.key] = job
+            return
+        full = f"prefills {n_computing} of at most {self._n_prefill} prompts at once"
+        if n_computing < self._n_prefill:
+            full = (
+                f"still sends what it has computed, and has no room for more than {len(self._jobs)} prompts"
+            )
+        text = f"the worker {full}"
+        self._send(ch.TurnAway(link=asked.link, request=asked.request, code=Code.BUSY, message=text))
+
+    def _cancel(self, job: _Job) -> None:
+        """The client wants no more of it, or has gone."""
+        del self._jobs[job.key]
+        match job.stage:
+            case Stage.COMPUTING:
+                job.is_cancelled = True
+            case Stage.SENDING:
+                self._fence(job)
+
+    def _release(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            self._free.add(self._fenced.pop(token))
+
     def _on_courier_gone(self, reason: str) -> None:
+        """Its process has ended: nobody reads the cache any more, and all its clients are gone."""
         log.error("%s; it is started again", reason)
         with self._changed:
-            self._waiting.clear()
-            if self._current is not None:
-                self._cancelled.add(self._current)
-            self._drained = self._drains
+            for job in list(self._jobs.values()):
+                self._cancel(job)
+            self._release(list(self._fenced))
             self._changed.notify_all()
         self._on_link(reason)
+
+
+def _send_nothing(layer: int) -> None:
+    """For what the client has already."""
 
 
 def now_us() -> int:

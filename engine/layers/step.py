@@ -16,11 +16,15 @@ from engine.layers.rope import Rope
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Tokens to append to one sequence, and of how many of them, counted from the last, logits are wanted."""
+    """Tokens to append to one sequence, and of how many of them, counted from the last, logits are wanted.
+
+    `on_layer(l)` is called in the order of layers when layer l's K and V of these tokens are in the cache.
+    """
 
     sequence: SequenceState
     tokens: list[int]
     n_logits: int = 1
+    on_layer: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +39,9 @@ class Rows:
 
 
 class Step:
-    """The rows of all segments one after the other. Nothing here outlives one pass.
+    """The rows of all segments one after the other. Nothing here outlives one pass."""
 
-    `on_layer(l)` is called when layer l's K and V of every row are in the cache.
-    """
-
-    def __init__(
-        self, segments: list[Segment], device: torch.device, on_layer: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, segments: list[Segment], device: torch.device) -> None:
         self.rows: list[Rows] = []
         begin = 0
         for segment in segments:
@@ -58,9 +57,10 @@ class Step:
             )
             begin = end
         self.n_rows = begin
+        self.tokens = [token for segment in segments for token in segment.tokens]
         self.one_row_each = begin == len(segments)
         self._wanted = [row for rows in self.rows for row in range(rows.wanted, rows.end)]
-        self._on_layer = on_layer
+        self._listeners = [segment.on_layer for segment in segments if segment.on_layer is not None]
         self._device = device
         self._factors: dict[int, Tensor] = {}
         self._blocks: dict[tuple[int, int, int], Tensor] = {}
@@ -100,8 +100,9 @@ class Step:
         return mask
 
     def wrote(self, layer: int) -> None:
-        if self._on_layer is not None:
-            self._on_layer(layer)
+        """Layer `layer`'s K and V of every row are in the cache."""
+        for on_layer in self._listeners:
+            on_layer(layer)
 
 
 def chunk_mask(

@@ -113,6 +113,9 @@ class WeightLoader:
         self._on_bytes = on_bytes
         self._shared = shared or SharedWeights()
         self.form = form
+        self.rows_stand_alone = True
+        """Whether every product made so far gives a row the same numbers whatever rows are computed with it. Ours do;
+        a library picks its way of adding up by the number of rows."""
 
     @property
     def device(self) -> torch.device:
@@ -144,6 +147,7 @@ class WeightLoader:
         if self.form in (Form.PACKED, Form.ROUNDING):
             return self._packed(names, orders, self._bias(names, orders), norm)
         self._told(names)
+        self.rows_stand_alone = False
         bias = self._bias(names, orders)
         match self.form:
             case Form.GEMM:
@@ -231,11 +235,13 @@ class WeightLoader:
                 self._told(names)
                 return self._dense(names, orders, dtype).to(self.device)
 
+            self.rows_stand_alone = False
             return DenseLinear(self._shared.get(names, dense), bias, norm)
         if self._packs_for_kernels(names):
             matrix = self._matrix(names, orders)
             return PackedLinear(matrix, bias, norm, rounding=self.form is Form.ROUNDING)
         self._told(names)
+        self.rows_stand_alone = False
         parts = [self._codes(name, orders.get(name)) for name in names]
         n_rows = sum(part.q.shape[0] for part in parts)
         if types <= set(_FOUR_BIT) and self._device.kind != "cpu" and n_rows % _INT4_ROWS == 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,29 +68,38 @@ class Block(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """All layers of a model in one form; `embedding_scale` multiplies the embedded tokens."""
+    """All layers of a model in one form; `embedding_scale` multiplies the embedded tokens.
+
+    `rows_stand_alone` where a row's numbers are the same whatever rows are computed with it.
+    """
 
     embedding: Embedding
     blocks: list[Block]
     head: Linear
     embedding_scale: float = 1.0
+    rows_stand_alone: bool = False
 
-    def run(self, tokens: list[int], step: Step) -> Tensor | None:
-        """Logits float32 [wanted rows, V], or None when none are wanted."""
-        x: Tensor | None = self.embedding(tokens)
+    def layers(self, step: Step) -> Iterator[Tensor | None]:
+        """One layer an item; the last is followed by its logits float32 [wanted rows, V], None where none are wanted.
+
+        So that several steps can go through a layer one after the other before the next one is begun.
+        """
+        x: Tensor | None = self.embedding(step.tokens)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale if x is not None else None
         for block in self.blocks[:-1]:
             x = block(x, step)  # type: ignore[arg-type]
+            yield None
         x = self.blocks[-1](x, step, last=True)  # type: ignore[arg-type]
-        return self.head(x).float() if x is not None else None
+        yield self.head(x).float() if x is not None else None
 
 
 class Model:
     """A loaded model. Prefill rows run in one form of the weights and decode rows in another.
 
     So a row's numbers do not depend on who shares its step. `few_rows` are so few that a chunk of them is better
-    off in the decode form; a chunk's form depends on its length alone.
+    off in the decode form; a chunk's form depends on its own length alone. The chunks of one pass go through each layer
+    together: in one product where rows stand alone in it, else one chunk after the other.
     """
 
     few_rows = 4
@@ -122,57 +131,69 @@ class Model:
         if decode:
             self._stack(many_rows=False)
 
-    def forward(
-        self,
-        prefill: list[Segment],
-        decode: list[Segment],
-        on_layer: Callable[[int], None] | None = None,
-    ) -> Tensor:
+    def forward(self, prefill: list[Segment], decode: list[Segment]) -> Tensor:
         """Append every segment's tokens to its sequence; the wanted rows' logits, float32 [n, V], prefill's first.
 
-        Decode segments have one token each. `on_layer(l)` is called in the order of layers when layer l's K and V of
-        all prefill segments are in the cache. On an error no sequence has changed its length. Raises InvalidRequest for
-        a token that is not in the vocabulary and PromptTooLong for one that the cache has no room for, before anything
-        is computed.
+        Segments are of different sequences; decode segments have one token each. On an error no sequence has changed
+        its length. Raises InvalidRequest for a token that is not in the vocabulary and PromptTooLong for one that the
+        cache has no room for, before anything is computed.
         """
         self._check((*prefill, *decode))
-        parts = []
+        logits = []
         with torch.inference_mode():
             try:
                 if prefill:
-                    n_rows = sum(len(segment.tokens) for segment in prefill)
-                    parts.append(self._run(prefill, n_rows > self.few_rows, on_layer))
+                    logits += self._prefill(prefill)
                 if decode:
-                    parts.append(self._run(decode, False, None))
+                    logits += self._run([(self._stack(many_rows=False), self._step(decode))])
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
                     "the device ran out of memory in a forward pass: use a smaller --ctx or --chunk, or fewer --slots"
                 ) from error
         for segment in (*prefill, *decode):
             segment.sequence.extend(segment.tokens)
-        logits = [part for part in parts if part is not None]
         if not logits:
             return torch.empty(0, self.spec.n_vocab)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raises InvalidRequest for a token that is not in the vocabulary. `tokens` are one or more."""
+        for token in (min(tokens), max(tokens)):
+            if not 0 <= token < self.spec.n_vocab:
+                raise InvalidRequest(
+                    f"there is no token {token}: the model's tokens are 0 to {self.spec.n_vocab - 1}",
+                    param="prompt",
+                )
+
     def _check(self, segments: tuple[Segment, ...]) -> None:
         for segment in segments:
-            for token in (min(segment.tokens), max(segment.tokens)):
-                if not 0 <= token < self.spec.n_vocab:
-                    raise InvalidRequest(
-                        f"there is no token {token}: the model's tokens are 0 to {self.spec.n_vocab - 1}",
-                        param="prompt",
-                    )
+            self.check_tokens(segment.tokens)
             n_tokens, n_ctx = segment.sequence.length + len(segment.tokens), segment.sequence.n_ctx
             if n_tokens > n_ctx:
                 raise PromptTooLong(n_prompt_tokens=n_tokens, n_ctx=n_ctx)
 
-    def _run(
-        self, segments: list[Segment], many_rows: bool, on_layer: Callable[[int], None] | None
-    ) -> Tensor | None:
-        step = Step(segments, self.device.torch_device, on_layer)
-        tokens = [token for segment in segments for token in segment.tokens]
-        return self._stack(many_rows=many_rows).run(tokens, step)
+    def _prefill(self, segments: list[Segment]) -> list[Tensor]:
+        """Logits of those segments that want some, in their order."""
+        work: list[tuple[Stack, Step]] = []
+        packed = []
+        for segment in segments:
+            stack = self._stack(many_rows=len(segment.tokens) > self.few_rows)
+            if stack.rows_stand_alone and len(segment.tokens) > self.few_rows and not segment.n_logits:
+                packed.append(segment)
+            else:
+                work.append((stack, self._step([segment])))
+        if packed:
+            work.append((self._stack(many_rows=True), self._step(packed)))
+        return self._run(work)
+
+    def _step(self, segments: list[Segment]) -> Step:
+        return Step(segments, self.device.torch_device)
+
+    @staticmethod
+    def _run(work: list[tuple[Stack, Step]]) -> list[Tensor]:
+        """All steps, layer by layer; the logits of those that want some."""
+        *_, last_layer = zip(*(stack.layers(step) for stack, step in work), strict=True)
+        return [logits for logits in last_layer if logits is not None]
 
     def _stack(self, *, many_rows: bool) -> Stack:
         many_rows = many_rows or self._one_form

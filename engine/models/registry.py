@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import torch
@@ -92,7 +93,9 @@ def begin_loading(
     def build(shared: SharedWeights) -> Model:
         def stack_of(many_rows: bool) -> Stack:
             try:
-                return family.stack(WeightLoader(file, device, forms[many_rows], progress.add, shared), spec)
+                loader = WeightLoader(file, device, forms[many_rows], progress.add, shared)
+                stack: Stack = family.stack(loader, spec)
+                return replace(stack, rows_stand_alone=loader.rows_stand_alone)
             except KeyError as error:
                 raise ModelFileError(
                     f"{file.paths[0]}: the model has no tensor {error.args[0]!a}; "

@@ -155,7 +155,7 @@ class FakeModel:
         """Return once a forward pass is waiting at the gate (each one counts once)."""
         assert self._entered.acquire(timeout=TIMEOUT_S)
 
-    def forward(self, prefill, decode, on_layer=None):
+    def forward(self, prefill, decode):
         chunk = None
         if prefill:
             (segment,) = prefill

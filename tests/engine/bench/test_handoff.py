@@ -14,6 +14,7 @@ from engine.bench.handoff import HandoffConfig, add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
+from engine.handoff.prefiller import Part
 from engine.handoff.shared import landing_spans
 from engine.wire.limits import MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 
@@ -118,7 +119,11 @@ def test_paced_layers_come_in_order_and_take_their_time(monkeypatch: pytest.Monk
     spec = CacheSpec(layers=SMALL.layers * 4, kv_type=KVType.BF16, n_ctx=100, n_slots=1)
     prefiller = PacedPrefiller(spec, chunk_tokens=50, compute_s=0.3)
     came: list[tuple[int, float]] = []
-    prefiller.compute(0, 25, lambda layer: came.append((layer, now_s - 100.0)))
+
+    def on_layer(layer: int) -> None:
+        came.append((layer, now_s - 100.0))
+
+    prefiller.compute([Part(sequence=0, first=0, end=25, on_layer=on_layer)])
     assert [layer for layer, _ in came] == list(range(12))
     assert came[-1][1] == pytest.approx(0.15)
     gaps = [after - before for (_, before), (_, after) in itertools.pairwise(came)]
@@ -133,7 +138,7 @@ def test_what_is_paced_lies_where_it_lands() -> None:
         span
         for first, end in chunks
         for layer in range(3)
-        for span in prefiller.spans(layer, first, end, final=end == 99, start=0, stop=99)
+        for span in prefiller.spans(0, layer, first, end, final=end == 99, start=0, stop=99)
     )
     covered = bytearray(spec.total_bytes())
     for offset, n_bytes in sent:

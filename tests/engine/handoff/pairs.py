@@ -9,7 +9,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import ClientEvent, Committed, Failed, Finished, Released
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
+from engine.handoff.prefiller import Part, Taken
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.node.identity import Identity
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
@@ -73,18 +74,22 @@ def courier_config(role: Role, folder: Path, trusted: str, **changes: object) ->
 
 
 class FakePrefiller:
-    """Finds K and V in memory already. `hold()` makes each chunk wait for `allow()`; `fail_next` raises once."""
+    """Finds K and V in memory already. `hold()` makes each pass wait for `allow()`; `fail_...` raise once.
+
+    `passes` has the chunks of each pass and `taken` who has had which sequence; those in use may not be given out.
+    """
 
     def __init__(self, spec: CacheSpec = SPEC) -> None:
         self._spec = spec
-        self._regions = spec.regions(0)
         self._gate: threading.Semaphore | None = None
         self.entered = threading.Semaphore(0)
         self.fail_begin: Exception | None = None
         self.fail_compute: Exception | None = None
         self.held = 0
         self.begun: list[list[int]] = []
+        self.taken: list[int] = []
         self.computed: list[tuple[int, int]] = []
+        self.passes: list[list[tuple[int, int]]] = []
         self.lie: Callable[[list[tuple[int, int]]], list[tuple[int, int]]] = lambda spans: spans
 
     def hold(self) -> None:
@@ -94,28 +99,35 @@ class FakePrefiller:
         assert self._gate is not None
         self._gate.release(chunks)
 
-    def begin(self, tokens: list[int], start: int) -> int:
+    @property
+    def n_sequences(self) -> int:
+        return self._spec.n_slots
+
+    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
         self.begun.append(tokens)
         if self.fail_begin is not None:
             error, self.fail_begin = self.fail_begin, None
             raise error
-        return min(self.held, start)
+        self.taken.append(min(free))
+        return Taken(sequence=min(free), held=min(self.held, start))
 
-    def compute(self, first: int, end: int, on_layer: Callable[[int], None]) -> None:
+    def compute(self, parts: list[Part]) -> None:
         self.entered.release()
         if self._gate is not None:
             assert self._gate.acquire(timeout=TIMEOUT_S)
         if self.fail_compute is not None:
             error, self.fail_compute = self.fail_compute, None
             raise error
-        self.computed.append((first, end))
+        self.passes.append([(part.first, part.end) for part in parts])
+        self.computed += self.passes[-1]
         for layer in range(len(self._spec.layers)):
-            on_layer(layer)
+            for part in parts:
+                part.on_layer(layer)
 
     def spans(
-        self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
+        self, sequence: int, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
     ) -> list[tuple[int, int]]:
-        spec, region = self._spec.layers[layer], self._regions[layer]
+        spec, region = self._spec.layers[layer], self._spec.regions(sequence)[layer]
         row = first
         if spec.kind is not LayerKind.ATTENTION:
             if not final:

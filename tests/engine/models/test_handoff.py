@@ -109,8 +109,8 @@ def hand_over(
             spans = worker.sequence.spans(layer, first, end, **bounds)
             sent[layer] = b"".join(worker.memory[offset : offset + size] for offset, size in spans)
 
-        segment = Segment(sequence=worker.sequence, tokens=prompt[first:end], n_logits=0)
-        model.forward([segment], [], on_layer)
+        segment = Segment(sequence=worker.sequence, tokens=prompt[first:end], n_logits=0, on_layer=on_layer)
+        model.forward([segment], [])
         assert list(sent) == list(range(len(landings)))
         for landing in landings:
             if fails and landing.layer >= len(landings) // 2:

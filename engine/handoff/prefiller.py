@@ -1,0 +1,50 @@
+"""What computes on the worker, as its loop sees it. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A prompt's place: the sequence's number, and how many of its first tokens that holds already."""
+
+    sequence: int
+    held: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One prompt's share of a pass: positions [first, end) of the tokens that its sequence was taken for.
+
+    `on_layer(l)` is called in the order of layers when layer l's K and V are in the cache.
+    """
+
+    sequence: int
+    first: int
+    end: int
+    on_layer: Callable[[int], None]
+
+
+class Prefiller(Protocol):
+    """Computes K and V in the worker's cache memory, which has room for `n_sequences`."""
+
+    @property
+    def n_sequences(self) -> int: ...
+
+    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+        """Take one of the `free` sequences for a prompt of which positions from `start` on will be sent.
+
+        It holds at most `start`: what is sent is computed anew in the chunks that the client would cut itself, so that
+        local and remote prefill give the same numbers.
+        """
+
+    def compute(self, parts: list[Part]) -> None:
+        """One pass over parts of different sequences, all before each being there. An error concerns all of them."""
+
+    def spans(
+        self, sequence: int, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
+    ) -> list[tuple[int, int]]:
+        """(offset, bytes) in memory of what the chunk [first, end) sends for `layer`; may be empty."""
