@@ -154,10 +154,19 @@ class WorkerSide:
     prefiller: FakePrefiller
     worker: PrefillWorker | None = None
     port: int | None = None
+    n_prefill: int = 1
+    pass_tokens: int = 1024
     notes: queue.Queue[str] = field(default_factory=queue.Queue)
 
     def start(self, config: CourierConfig) -> int | None:
-        self.worker = PrefillWorker(self.prefiller, config, self.memory, self.notes.put)
+        self.worker = PrefillWorker(
+            self.prefiller,
+            config,
+            self.memory,
+            self.notes.put,
+            n_prefill=self.n_prefill,
+            pass_tokens=self.pass_tokens,
+        )
         self.port = self.worker.open(TIMEOUT_S)
         threading.Thread(target=self.worker.run, name="fake-worker", daemon=True).start()
         return self.port
@@ -170,16 +179,19 @@ class WorkerSide:
 class ClientSide:
     """A decode engine's side, which collects the events of each request."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: CacheSpec = SPEC) -> None:
         self.folder = folder
         self.identity = Identity.load_or_create(folder)
-        self.memory = SharedMemory.create(SPEC.total_bytes())
+        self.spec = spec
+        self.memory = SharedMemory.create(spec.total_bytes())
+        self.config: CourierConfig | None = None
         self.client: PrefillClient | None = None
         self.port: int | None = None
         self.events: list[ClientEvent] = []
         self._news = threading.Event()
 
     def start(self, config: CourierConfig) -> int | None:
+        self.config = config
         self.client = PrefillClient(config, self.memory)
         self.client.on_wakeup(self._news.set)
         self.port = self.client.open(TIMEOUT_S)
@@ -213,8 +225,9 @@ class ClientSide:
         self.wait_until(lambda: not self.opened.status().ready)
         return self.opened.status().note
 
-    def ask(self, request: int, stop: int, *, start: int = 0) -> None:
-        self.opened.start(request, range(stop), start, stop, landings(start, stop), CHUNK)
+    def ask(self, request: int, stop: int, *, start: int = 0, slot: int = 0) -> None:
+        places = landings(start, stop, self.spec, slot=slot)
+        self.opened.start(request, range(stop), start, stop, places, CHUNK)
 
     def wait_for(self, kind: type[ClientEvent], request: int) -> ClientEvent:
         """The next event of that kind, leaving those before it in `events`."""
@@ -247,43 +260,60 @@ class ClientSide:
         ]
 
 
-def landings(start: int, stop: int, spec: CacheSpec = SPEC) -> tuple[Landing, ...]:
+def landings(start: int, stop: int, spec: CacheSpec = SPEC, *, slot: int = 0) -> tuple[Landing, ...]:
     """Where positions [start, stop) land; window layers have their rows at the front of the buffer."""
     made = []
-    for landing, layer in zip(landings_for(spec, stop), spec.layers, strict=True):
+    for landing, layer, region in zip(landings_for(spec, stop), spec.layers, spec.regions(slot), strict=True):
         first = landing.first
-        k_offset, v_offset = landing.k_offset, landing.v_offset
+        k_offset, v_offset = region.k_offset, region.v_offset
         if layer.kind is LayerKind.ATTENTION:
             k_offset += start * landing.k_row_bytes
             v_offset += start * landing.v_row_bytes
             first = start
         elif layer.kind is LayerKind.WINDOW:
             first = max(start, first)
-        made.append(dataclasses.replace(landing, first=first, k_offset=k_offset, v_offset=v_offset))
+        made.append(
+            dataclasses.replace(
+                landing,
+                first=first,
+                k_offset=k_offset,
+                v_offset=v_offset,
+                state_offset=region.state_offset,
+            )
+        )
     return tuple(made)
 
 
-def digest(memory: SharedMemory, start: int, stop: int) -> str:
+def digest(memory: SharedMemory, start: int, stop: int, *, slot: int = 0, spec: CacheSpec = SPEC) -> str:
     """Of all bytes that a handoff of [start, stop) brings."""
     summed = hashlib.sha256()
-    for offset, n_bytes in landing_spans(landings(start, stop)):
+    for offset, n_bytes in landing_spans(landings(start, stop, spec, slot=slot)):
         summed.update(memory.buffer[offset : offset + n_bytes])
     return summed.hexdigest()
 
 
 @contextlib.contextmanager
 def pair(
-    tmp_path: Path, *, client_dials: bool = True, start: bool = True, **identity_changes: object
+    tmp_path: Path,
+    *,
+    client_dials: bool = True,
+    start: bool = True,
+    spec: CacheSpec = SPEC,
+    n_prefill: int = 1,
+    pass_tokens: int = 1024,
+    **identity_changes: object,
 ) -> Iterator[tuple[ClientSide, WorkerSide]]:
     """Both sides, joined unless `start` is False; `identity_changes` are the worker's model's."""
-    client = ClientSide(tmp_path / "client")
+    client = ClientSide(tmp_path / "client", spec)
     worker = WorkerSide(
         folder=tmp_path / "worker",
         identity=Identity.load_or_create(tmp_path / "worker"),
-        memory=SharedMemory.create(SPEC.total_bytes()),
-        prefiller=FakePrefiller(),
+        memory=SharedMemory.create(spec.total_bytes()),
+        prefiller=FakePrefiller(spec),
+        n_prefill=n_prefill,
+        pass_tokens=pass_tokens,
     )
-    worker.memory.buffer[:] = random.Random(11).randbytes(SPEC.total_bytes())
+    worker.memory.buffer[:] = random.Random(11).randbytes(spec.total_bytes())
     try:
         if start:
             join(client, worker, client_dials=client_dials, **identity_changes)

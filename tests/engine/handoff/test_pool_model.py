@@ -1,0 +1,145 @@
+"""Prompts of a real model, several at once over real couriers, give what each gives when it is prefilled at home."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from engine.cache.sequence import SequencePool
+from engine.cache.spec import CacheSpec, KVType
+from engine.handoff.client_events import Committed, Failed, Finished
+from engine.handoff.model_prefiller import ModelPrefiller
+from engine.handoff.shared import SharedMemory
+from engine.models.base import Model
+from engine.models.registry import WeightsMode, load_model
+from engine.node.identity import Identity
+from engine.wire.messages import Role
+from tests.engine.handoff.pairs import ClientSide, WorkerSide, courier_config, identity
+from tests.engine.models.running import append, greedy, new_pool, prefill, random_tokens
+from tests.engine.models.tiny import Quant, write_tiny
+
+CHUNK = 24
+N_SLOTS = 5
+LENGTHS = (97, 30, 6, 150)
+
+
+@dataclass
+class Sides:
+    """Both ends, their pools in the memory that the couriers fill, and who computes on the worker."""
+
+    model: Model
+    client: ClientSide
+    pool: SequencePool
+    prefiller: ModelPrefiller
+
+    def ask(self, request: int, prompt: list[int]) -> None:
+        stop = len(prompt) - 1
+        landings = self.pool.sequence(request).prepare_landing(0, stop)
+        self.client.opened.start(request, prompt, 0, stop, landings, CHUNK)
+
+    def end(self, request: int, prompt: list[int]) -> Finished | Failed | None:
+        """How it ended, with all that was committed in its sequence."""
+        end = self.client.wait_end(request)
+        for event in self.client.events:
+            if isinstance(event, Committed) and event.request_id == request:
+                self.pool.sequence(request).land(prompt, event.stop, final=event.final)
+        return end
+
+    def check(self, request: int, prompt: list[int]) -> None:
+        """Bit for bit what prefilling it alone would have given, and the same answer."""
+        spec = self.pool.spec
+        alone = new_pool(self.model, n_ctx=spec.n_ctx, kv_type=spec.kv_type)[0].sequence(0)
+        prefill(self.model, alone, prompt, chunk=CHUNK)
+        remote = self.pool.sequence(request)
+        assert remote.tokens == alone.tokens
+        found, expected = (append(self.model, side, prompt[-1:], decode=True) for side in (remote, alone))
+        assert torch.equal(found, expected)
+        first = int(found.argmax())
+        assert greedy(self.model, remote, first, 6) == greedy(self.model, alone, first, 6)
+
+
+def sequences_of(memory: SharedMemory, model: Model, spec: CacheSpec) -> SequencePool:
+    return SequencePool(spec, model.device, memory.buffer)
+
+
+@contextlib.contextmanager
+def joined(tmp_path: Path, model: Model) -> Iterator[Sides]:
+    spec = model.spec.cache_spec(kv_type=KVType.BF16, n_ctx=192, n_slots=N_SLOTS)
+    client = ClientSide(tmp_path / "client", spec)
+    memory = SharedMemory.create(spec.total_bytes())
+    prefiller = ModelPrefiller(model, sequences_of(memory, model, spec))
+    worker = WorkerSide(
+        folder=tmp_path / "worker",
+        identity=Identity.load_or_create(tmp_path / "worker"),
+        memory=memory,
+        prefiller=prefiller,  # type: ignore[arg-type]
+        n_prefill=4,
+        pass_tokens=3 * CHUNK,
+    )
+    same = {"identity": identity(spec), "max_prompt_tokens": spec.n_ctx}
+    try:
+        config = courier_config(Role.PREFILL, worker.folder, client.identity.fingerprint, **same)
+        port = worker.start(msgspec.structs.replace(config, listen="127.0.0.1:0"))
+        config = courier_config(Role.DECODE, client.folder, worker.identity.fingerprint, **same)
+        client.start(msgspec.structs.replace(config, dial=f"127.0.0.1:{port}"))
+        client.wait_ready()
+        yield Sides(
+            model=model,
+            client=client,
+            pool=sequences_of(client.memory, model, spec),
+            prefiller=prefiller,
+        )
+    finally:
+        client.stop()
+        worker.stop()
+        for block in (client.memory, memory):
+            block.close_descriptor()
+
+
+@pytest.fixture(params=["qwen3-packed", "qwen3-bf16", "gemma3-packed", "llama-auto"])
+def sides(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sides]:
+    name, weights = request.param.split("-")
+    quant = Quant.Q4_K_M if weights == "packed" else Quant.MIXED_32
+    path = write_tiny(name, tmp_path / "tiny.gguf", 7, quant=quant)
+    with joined(tmp_path, load_model(path, device="cpu", weights=WeightsMode(weights))) as both:
+        yield both
+
+
+def prompts_of(model: Model, n_prompts: int) -> dict[int, list[int]]:
+    """By request, which is also the slot that it lands in."""
+    return {
+        number: random_tokens(n_tokens, model.spec.n_vocab, seed=n_tokens)
+        for number, n_tokens in enumerate(LENGTHS[:n_prompts], start=1)
+    }
+
+
+@pytest.mark.parametrize("n_prompts", [2, 4])
+def test_at_once_as_alone(sides: Sides, n_prompts: int) -> None:
+    prompts = prompts_of(sides.model, n_prompts)
+    for request, prompt in prompts.items():
+        sides.ask(request, prompt)
+    for request, prompt in prompts.items():
+        assert isinstance(sides.end(request, prompt), Finished)
+    for request, prompt in prompts.items():
+        sides.check(request, prompt)
+
+
+def test_one_fails_and_one_is_cancelled_while_the_others_go_on(sides: Sides) -> None:
+    """A token that is not in the vocabulary is found out before it can take a pass down."""
+    prompts = prompts_of(sides.model, 4)
+    prompts[2][7] = sides.model.spec.n_vocab
+    for request, prompt in prompts.items():
+        sides.ask(request, prompt)
+    sides.client.opened.cancel(4)
+    failed = sides.end(2, prompts[2])
+    assert isinstance(failed, Failed) and "no token" in failed.message
+    for request in (1, 3):
+        assert isinstance(sides.end(request, prompts[request]), Finished)
+        sides.check(request, prompts[request])
+    sides.client.wait_end(4)
