@@ -11,6 +11,7 @@ import pytest
 WITHOUT_TORCH = [
     "engine.batching.chunks",
     "engine.batching.journal",
+    "engine.batching.packing",
     "engine.batching.request",
     "engine.batching.scheduler",
     "engine.batching.slot",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from engine.batching.chunks import equal_chunks
 from engine.batching.packing import Chunk, Packer
 from engine.config import PASS_TOKENS
-from engine.errors import BatonError, OutOfMemory, ProcessFailed
+from engine.errors import BatonError, InvalidRequest, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
 from engine.handoff.courier_process import CourierProcess
 from engine.handoff.failure import FailureCode
@@ -44,7 +44,7 @@ class Stage(enum.Enum):
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    """One live request. `sequence` is its own from COMPUTING on; `chunks` are those sent.
+    """One live request, computed up to `position`. `sequence` is its own from COMPUTING on; `chunks` are those sent.
 
     Whoever has a reason to stop it notes that in `is_cancelled` or `fault`, and the loop acts on it after the pass.
     """
@@ -52,6 +52,7 @@ class _Job:
     asked: ch.Asked
     stage: Stage = Stage.ADMITTED
     sequence: int | None = None
+    position: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     is_cancelled: bool = False
     fault: Exception | None = None
@@ -169,7 +170,7 @@ class PrefillWorker:
             return
         self._computing.append(job)
         with self._changed:
-            job.sequence = taken.sequence
+            job.sequence, job.position = taken.sequence, taken.held
             self._free.discard(taken.sequence)
         job.started_us = now_us()
         job.chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
@@ -190,8 +191,13 @@ class PrefillWorker:
             return
         ended_us = now_us()
         for job, chunk in planned:
+            job.position = chunk[1]
             if not job.is_stopped:
                 self._computed(job, chunk, begun_us, ended_us)
+        packed = {job for job, _ in planned}
+        for job in self._computing:
+            if job not in packed and not job.is_stopped:
+                self._say_computed(job)
 
     def _part(self, job: _Job, sequence: int, chunk: Chunk) -> Part:
         first, end = chunk
@@ -223,7 +229,7 @@ class PrefillWorker:
         link, request, index = *job.key, len(job.chunk_compute_us)
         try:
             if chunk[1] <= job.asked.first:
-                self._courier.send(ch.Computed(link=link, request=request, computed_tokens=chunk[1]))
+                self._say_computed(job)
                 return
             job.chunk_compute_us.append(ended_us - begun_us)
             if chunk == job.chunks[-1]:
@@ -242,6 +248,11 @@ class PrefillWorker:
             self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
         except ProcessFailed as error:
             job.fault = error
+
+    def _say_computed(self, job: _Job) -> None:
+        """Where nothing is sent: a client that hears nothing for long takes its prompt for stuck."""
+        link, request = job.key
+        self._send(ch.Computed(link=link, request=request, computed_tokens=job.position))
 
     def _let_go(self) -> None:
         """See off those that are computed, and those that a reason to stop has come for since the last pass."""
@@ -271,6 +282,8 @@ class PrefillWorker:
             return
         if isinstance(fault, OutOfMemory):
             code = Code.OUT_OF_MEMORY
+        elif isinstance(fault, InvalidRequest):
+            code = Code.BAD_TOKENS
         elif not isinstance(fault, BatonError):
             log.error("a prefill failed", exc_info=fault)
             message = f"an internal error on the worker: {type(fault).__name__}"

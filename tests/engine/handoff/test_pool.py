@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import OutOfMemory
+from engine.handoff.channel import Computed, Message
 from engine.handoff.client_events import Accepted, Committed, Failed, Finished
 from engine.wire.messages import Code
 from tests.engine.handoff.pairs import CHUNK, SPEC, TIMEOUT_S, ClientSide, WorkerSide, digest, pair
@@ -59,6 +60,7 @@ def test_two_at_once_each_its_own(sides: tuple[ClientSide, WorkerSide]) -> None:
     # the short one's chunks go along with the long one's
     passes = worker.prefiller.passes
     assert passes[0] == [(0, 16)] and sorted(len(chunks) for chunks in passes[1:3]) == [2, 2]
+    assert all(sum(end - first for first, end in chunks) <= 2 * CHUNK for chunks in passes)
     assert client.commits(2) == [(0, 10, False), (10, 20, True)]
     assert client.commits(1) == [(0, 16, False), (16, 32, False), (32, 48, True)]
 
@@ -215,3 +217,24 @@ def test_a_client_that_vanishes_frees_all_its_sequences(
         client.ask(request, 30, slot=request % N_SLOTS)
         assert isinstance(client.wait_end(request), Finished)
     assert len(worker.prefiller.computed) < 15
+
+
+def test_who_is_passed_over_is_heard_of_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that hears nothing of its prompt for long would give it up."""
+    with pair(tmp_path, spec=POOL, n_prefill=2, pass_tokens=CHUNK) as (client, worker):
+        said: list[Message] = []
+        courier = worker.worker._courier if worker.worker is not None else None
+        assert courier is not None
+        send = courier.send
+        monkeypatch.setattr(courier, "send", lambda message: (said.append(message), send(message)))
+        worker.prefiller.hold()
+        client.ask(1, 48, slot=1)
+        enter(worker)
+        client.ask(2, 32, slot=2)
+        wait_admitted(worker, 2)
+        worker.prefiller.allow(100)
+        for request in (1, 2):
+            assert isinstance(client.wait_end(request), Finished)
+        assert [len(chunks) for chunks in worker.prefiller.passes] == [1] * 5
+        heard = [(m.request, m.computed_tokens) for m in said if isinstance(m, Computed)]
+        assert (1, 16) in heard and (2, 16) in heard

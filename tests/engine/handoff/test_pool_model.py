@@ -19,7 +19,7 @@ from engine.handoff.shared import SharedMemory
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
 from engine.node.identity import Identity
-from engine.wire.messages import Role
+from engine.wire.messages import Code, Role
 from tests.engine.handoff.pairs import ClientSide, WorkerSide, courier_config, identity
 from tests.engine.models.running import append, greedy, new_pool, prefill, random_tokens
 from tests.engine.models.tiny import Quant, write_tiny
@@ -138,7 +138,7 @@ def test_one_fails_and_one_is_cancelled_while_the_others_go_on(sides: Sides) -> 
         sides.ask(request, prompt)
     sides.client.opened.cancel(4)
     failed = sides.end(2, prompts[2])
-    assert isinstance(failed, Failed) and "no token" in failed.message
+    assert isinstance(failed, Failed) and failed.code == Code.BAD_TOKENS and "no token" in failed.message
     for request in (1, 3):
         assert isinstance(sides.end(request, prompts[request]), Finished)
         sides.check(request, prompts[request])
