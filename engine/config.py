@@ -10,7 +10,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UserError
@@ -215,11 +215,7 @@ SLOTS = Setting(
     default=4,
     minimum=1,
     maximum=64,
-    help="answers that can be written at the same time",
-)
-SEQUENCES = replace(
-    SLOTS,
-    help="prompts kept in the cache: those being prefilled or sent, and the last ones for the next turn",
+    help="answers that can be written at the same time; on a worker, prompts that its cache has room for",
 )
 PREFILLS = Setting(
     name="prefills",

@@ -29,7 +29,7 @@ EXAMPLE = """\
 
 SETTINGS = [
     *(config.MODEL, config.LISTEN, config.DIAL, config.TRUST, config.IDENTITY),
-    *(config.SEQUENCES, config.PREFILLS, config.PASS_TOKENS),
+    *(config.SLOTS, config.PREFILLS, config.PASS_TOKENS),
     *(config.CTX, config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
@@ -76,7 +76,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.prefills and args.prefills > args.slots:
         raise UserError(
             f"{config.PREFILLS.flag} {args.prefills}: each prompt needs room in the cache, and "
-            f"{config.SEQUENCES.flag} {args.slots} makes room for {args.slots}"
+            f"{config.SLOTS.flag} {args.slots} makes room for {args.slots}"
         )
     if not args.trust:
         raise UserError(
