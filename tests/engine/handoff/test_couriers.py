@@ -115,16 +115,20 @@ def test_a_cancel_frees_the_memory_for_good(tmp_path: Path) -> None:
 
 
 def test_a_waiting_request_is_cancelled_without_being_begun(tmp_path: Path) -> None:
+    """It waits for the end of the pass that its cancelled predecessor is in."""
     with pair(tmp_path) as (client, worker):
         worker.prefiller.hold()
         client.ask(1, 20)
         assert worker.prefiller.entered.acquire(timeout=TIMEOUT_S)
+        client.opened.cancel(1)
+        assert client.wait_end(1) is None
         client.ask(2, 30)
         client.opened.cancel(2)
         assert client.wait_end(2) is None
+        client.ask(3, 40)
         worker.prefiller.allow(10)
-        assert isinstance(client.wait_end(1), Finished)
-        assert worker.prefiller.begun == [list(range(20))]
+        assert isinstance(client.wait_end(3), Finished)
+        assert worker.prefiller.begun == [list(range(20)), list(range(40))]
 
 
 # A worker that cannot.
