@@ -108,7 +108,8 @@ def test_logits_only_where_wanted(name: str, tiny_model: TinyModel) -> None:
     model = tiny_model(name)
     one, other = new_sequence(model), new_sequence(model)
     layers: list[int] = []
-    nothing = model.forward([Segment(sequence=one, tokens=tokens[:20], n_logits=0)], [], layers.append)
+    first = Segment(sequence=one, tokens=tokens[:20], n_logits=0, on_layer=layers.append)
+    nothing = model.forward([first], [])
     assert nothing.shape == (0, model.spec.n_vocab)
     assert layers == list(range(model.spec.n_layers))
     found = model.forward(
