@@ -36,8 +36,18 @@ _TRACEBACK = "Traceback (most recent call last):"
 class Subject:
     """A running program; `name` is how messages call it. Closes with its context."""
 
-    def __init__(self, name: str, command: list[str]) -> None:
-        """Start `command` and wait until it is ready. Raises ProcessFailed."""
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        pass_fds: tuple[int, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """Start `command`, which inherits `pass_fds`, and wait until it is ready. Raises ProcessFailed.
+
+        `env` is its environment, or None for ours.
+        """
         self.name = name
         self._stderr: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in `close`)
         try:
@@ -49,6 +59,8 @@ class Subject:
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,  # Ctrl-C reaches it through us
+                pass_fds=pass_fds,
+                env=env,
             )
         except OSError as error:
             self._stderr.close()

@@ -36,7 +36,8 @@ _WRITE_BYTES = 1 << 18
 class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a courier is started with, as one line of JSON on its standard input.
 
-    Exactly one of `dial` and `listen` is set, each a HOST:PORT. Descriptors are inherited.
+    Exactly one of `dial` and `listen` is set, each a HOST:PORT. Descriptors are inherited. `start_through`
+    are words before the courier's own command, which start it in another place, such as another network namespace.
     """
 
     role: Role
@@ -51,6 +52,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
     identity: ModelIdentity
     data_streams: int = 1
     max_prompt_tokens: int = 0
+    start_through: tuple[str, ...] = ()
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

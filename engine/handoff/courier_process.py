@@ -151,10 +151,10 @@ class CourierProcess:
         )
         try:
             process = subprocess.Popen(
-                [*own_command(), "courier"],
+                [*self._config.start_through, *own_command(), "courier"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                env=_environment(),
+                env=tls_environment(),
                 pass_fds=(theirs.fileno(), self._memory.descriptor),
             )
         except OSError as error:
@@ -172,6 +172,6 @@ class CourierProcess:
         self._channel = ch.Channel(ours)
 
 
-def _environment() -> dict[str, str]:
+def tls_environment() -> dict[str, str]:
     """Ours, with settings for the courier's TLS where the user has none."""
     return {"OPENSSL_CONF": str(_TLS_SETTINGS)} | dict(os.environ)

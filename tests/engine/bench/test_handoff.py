@@ -8,9 +8,10 @@ import json
 
 import pytest
 
-from engine.bench import handoff
+from engine.bench import netns, saturate
+from engine.bench.couriers import Caches, HandoffConfig
 from engine.bench.geometries import GEOMETRIES, Geometry
-from engine.bench.handoff import HandoffConfig, add_arguments, measure, run
+from engine.bench.handoff import add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
@@ -76,14 +77,45 @@ def test_json_has_exactly_the_fields_promised(
     ]
 
 
+def test_the_limit_of_the_tail_is_what_the_busiest_layer_leaves() -> None:
+    spec = config().spec
+    prefiller = PacedPrefiller(spec, chunk_tokens=25, compute_s=1.0)
+    chunks = [(0, 25), (25, 50)]
+    sent = [25 * 2 * 2 * 40, 8 * 2 * 20, 5001]
+    # A link so fast that only the last layer, after which nothing is computed, has to be waited for.
+    assert prefiller.tail_limit_s(chunks, bytes_per_s=1e6) == pytest.approx(5001e-6)
+    # A slow one, busy from the first layer of the last chunk on; 0.1 of 2.4 of the compute is over by then.
+    expected = sum(sent) / 1000 - (1 - 0.1 / 2.4)
+    assert prefiller.tail_limit_s(chunks, bytes_per_s=1000) == pytest.approx(expected)
+
+
+@pytest.mark.root
+def test_it_measures_a_handoff_over_a_cable() -> None:
+    try:
+        netns.check_possible()
+    except HostError as error:
+        pytest.skip(str(error))
+    report = measure(config(link="netns:1gbit"))
+    assert report.bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
+    assert report.ceiling_gbps is not None and 0 < report.ceiling_gbps < 1.01
+    assert report.tail_limit_ms is not None and 0 <= report.tail_limit_ms < report.tail_ms + 1
+
+
+def test_a_saturated_link_is_measured_beside_a_bare_connection() -> None:
+    report = saturate.measure(config(compute_ms_per_chunk=0.0), runs=1)
+    assert report.bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
+    assert report.of_tls_pair == report.goodput_gbps / report.tls_pair_gbps > 0
+
+
 def test_bytes_that_land_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare = handoff._compare
+    check = Caches.check
 
-    def spoil_and_compare(sent: memoryview, landed: memoryview, offset: int, n_bytes: int) -> None:
-        landed[offset + n_bytes - 1] ^= 1
-        compare(sent, landed, offset, n_bytes)
+    def spoil_and_check(caches: Caches) -> None:
+        offset, n_bytes = landing_spans(caches.landings)[-1]
+        caches.landing.buffer[offset + n_bytes - 1] ^= 1
+        check(caches)
 
-    monkeypatch.setattr(handoff, "_compare", spoil_and_compare)
+    monkeypatch.setattr(Caches, "check", spoil_and_check)
     with pytest.raises(HostError, match="not what was sent"):
         measure(config())
 
