@@ -95,6 +95,11 @@ def split_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """What `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _address_fault(text: str) -> str:
     """What is wrong with a HOST:PORT."""
     if "://" in text:

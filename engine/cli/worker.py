@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     with loading_bar(f"loading {path.name}") as progress:
         engine = open_prefill_engine(args, path, progress.advance, link.say)
     try:
-        address = args.dial or f"{config.split_address(args.listen)[0]}:{engine.listen_port}"
+        address = args.dial or config.join_address(
+            config.split_address(args.listen)[0], engine.listen_port or 0
+        )
         with announce({"role": "worker", "model": engine.model_id, "address": address}):
             _say_ready(args, engine, address)
             link.begin()

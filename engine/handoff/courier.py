@@ -32,6 +32,7 @@ from engine.handoff.transport import (
     DATA_PROTOCOL,
     Address,
     abort,
+    called_from,
     connect,
     handshake,
     listen,
@@ -384,7 +385,7 @@ class Courier:
                 # Out of descriptors, or a caller that has gone already: neither ends the listener.
                 self._closing.wait(0.05)
                 continue
-            name = str(Address(host=peer[0], port=peer[1]))
+            name = str(called_from(peer))
             threading.Thread(target=self._greet, args=(connection, name), name="greeter", daemon=True).start()
 
     def _admit(self, tls: ssl.SSLSocket) -> None:

@@ -17,7 +17,7 @@ from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing
+from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
 from engine.wire.client import (
     ChunkCommitted,
     ClientConnection,
@@ -152,6 +152,11 @@ class Link:
                 return self._connection.last_words(error)
             return self._connection.last_words(None, going=str(error) if isinstance(error, Going) else "")
 
+    def _say_up(self, stream: ssl.SSLSocket) -> None:
+        """All data connections are there; `stream` is one of them."""
+        log.info("linked with %s: data streams: %d, %s", self.peer, self.n_streams, buffers(stream))
+        self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+
     def _handle(self, events: list[Event]) -> None:
         """With the lock held."""
         raise NotImplementedError
@@ -221,7 +226,7 @@ class ClientLink(Link):
             self._receivers.append(receiver)
             receiver.start()
             if len(self._receivers) == self.n_streams:
-                self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+                self._say_up(stream)
 
     def ask(self, ask: ch.Ask) -> None:
         with self._lock:
@@ -382,7 +387,7 @@ class WorkerLink(Link):
                 raise ProtocolError(f"data stream {attach.stream} was not agreed on, or is there already")
             self._senders[attach.stream].attach(stream)
             if all(sender.is_attached for sender in self._senders):
-                self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+                self._say_up(stream)
 
     def accept(self, message: ch.Accept) -> None:
         self._if_live(

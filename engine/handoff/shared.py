@@ -35,6 +35,7 @@ class SharedMemory:
                 "use a smaller --ctx or fewer --slots"
             ) from error
         self.buffer = memoryview(self._map)
+        self._is_there = bytearray(-(-n_bytes // mmap.PAGESIZE))
 
     @classmethod
     def create(cls, n_bytes: int) -> SharedMemory:
@@ -50,13 +51,15 @@ class SharedMemory:
     def prefault(self, offset: int, n_bytes: int) -> None:
         """Have pages there to be written to, before they are: one call costs a fraction of their faults one by one.
 
-        Nothing changes in them. Does nothing where the system has no such call.
+        Nothing changes in them. Does nothing where the system has no such call, or has done it here before.
         """
-        if _madvise is None:
+        first, end = offset // mmap.PAGESIZE, -(-(offset + n_bytes) // mmap.PAGESIZE)
+        if _madvise is None or self._is_there.find(0, first, end) < 0:
             return
-        first = offset - offset % mmap.PAGESIZE
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        _madvise(base + first, offset + n_bytes - first, _MADV_POPULATE_WRITE)
+        start = first * mmap.PAGESIZE
+        _madvise(base + start, offset + n_bytes - start, _MADV_POPULATE_WRITE)
+        self._is_there[first:end] = b"\1" * (end - first)
 
     def close_descriptor(self) -> None:
         """Give the descriptor back; the mapping stays for as long as views of it are held."""

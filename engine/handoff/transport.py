@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import logging
 import queue
 import select
@@ -17,6 +18,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
 from engine.wire.client import DataStream
@@ -40,6 +42,9 @@ _KEEPALIVE_INTERVAL_S = 5
 _KEEPALIVE_PROBES = 3
 
 _READ_BYTES = 1 << 16
+
+# So much of a payload is received between two words of it to the protocol: a sign of life, and Python's time.
+_ADVANCE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +89,30 @@ def connect(address: Address) -> socket.socket:
         except OSError as error:
             connection.close()
             failure = error
+    if _wants_zone(address.host):
+        raise PeerUnreachable(
+            f"{address} is an address of one cable or network alone: name it after a percent sign, such as "
+            f"[{address.host}%eth0]:{address.port}"
+        ) from failure
     raise PeerUnreachable(f"{address} cannot be reached: {_reason(failure)}") from failure
+
+
+def _wants_zone(host: str) -> bool:
+    """Whether it is an IPv6 address that exists on every link anew, with no word about which one is meant."""
+    with contextlib.suppress(ValueError):
+        number = ipaddress.ip_address(host)
+        return isinstance(number, ipaddress.IPv6Address) and number.is_link_local and number.scope_id is None
+    return False
 
 
 def listen(address: Address) -> socket.socket:
     """A listening socket; raises PeerUnreachable when the address cannot be had here."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
+        # Looked up, since an address of one link alone is bound by the number of its zone, which only this tells.
+        place = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)[0][4]
         listener = socket.create_server(
-            (address.host, address.port),
+            place,
             family=family,
             backlog=64,
             # "any address" means any, also where the system would take IPv6 alone
@@ -105,6 +125,20 @@ def listen(address: Address) -> socket.socket:
     # Connections inherit the buffers of their listener; set later, they would not count in the handshake.
     _set_buffers(listener)
     return listener
+
+
+def called_from(place: tuple[Any, ...]) -> Address:
+    """The address of an accepted caller; an IPv4 one is written as such, also where an IPv6 socket took its call."""
+    return Address(host=place[0].removeprefix("::ffff:") if "." in place[0] else place[0], port=place[1])
+
+
+def buffers(connection: socket.socket) -> str:
+    """What the system grants this connection, in words."""
+    received, sent = (
+        connection.getsockopt(socket.SOL_SOCKET, option) / (1 << 20)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF)
+    )
+    return f"buffers of {received:.1f} MiB to receive and {sent:.1f} MiB to send"
 
 
 def tune(connection: socket.socket) -> None:
@@ -525,16 +559,31 @@ class DataReceiver:
                 self._connection.close()
 
     def _receive(self) -> None:
-        receive, stream = self._connection.recv_into, self._stream
+        stream = self._stream
         while True:
             view = stream.buffer()
-            n_bytes = receive(view)
-            if n_bytes == 0:
-                raise PeerLost("the other computer closed a data connection")
-            if n_bytes < len(view):
-                stream.advance(n_bytes)
+            is_rest = len(view) <= _ADVANCE_BYTES
+            if not is_rest:
+                view = view[:_ADVANCE_BYTES]
+            self._fill(view)
+            if not is_rest:
+                stream.advance(len(view))
                 continue
             with self._lock:
-                events = stream.advance(n_bytes)
+                events = stream.advance(len(view))
                 if events:
                     self._on_events(events)
+
+    def _fill(self, view: memoryview) -> None:
+        """Receive until `view` is full. A call gives one TLS record: this loop runs 61 thousand times a GB."""
+        # `read` is what `recv_into` calls, after a look at its arguments that costs as much as the call itself.
+        read: Callable[[int, memoryview], int] = self._connection.read  # type: ignore[assignment]
+        due = len(view)
+        while due:
+            n_bytes = read(due, view)
+            if n_bytes == due:
+                return
+            if not n_bytes:
+                raise PeerLost("the other computer closed a data connection")
+            view = view[n_bytes:]
+            due -= n_bytes

@@ -18,7 +18,9 @@ def listening_fault(host: str, port: int) -> str:
     """Why nobody can listen there just now; nothing where one can. Port 0 is any free one."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
+        # Looked up, since an address of one link alone is bound by the number of its zone, which only this tells.
+        place = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)[0][4]
+        socket.create_server(place, family=family).close()
     except UnicodeError:
         return _reason(socket.EAI_NONAME, port)
     except OSError as error:

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from engine import config
-from engine.config import Setting, add_flags, split_address
+from engine.config import Setting, add_flags, join_address, split_address
 from engine.errors import UserError
 
 ALL = [value for value in vars(config).values() if isinstance(value, Setting)]
@@ -135,6 +135,7 @@ def test_only_a_peer_may_be_named_later() -> None:
 )
 def test_addresses_are_split(text: str, pair: tuple[str, int]) -> None:
     assert split_address(text) == pair
+    assert join_address(*pair) == text
 
 
 @pytest.mark.parametrize("text", ["", ":7118", "host:", "host:port", "host:99999", "fe80::1:7118", "host:-1"])

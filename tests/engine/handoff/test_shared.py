@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -56,6 +57,20 @@ def test_prefaulting_gets_the_pages_ready() -> None:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     memory.close_descriptor()
     assert faults < 1000  # of 16,384
+
+
+def test_pages_that_are_there_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(shared, "_madvise", lambda start, n_bytes, advice: asked.append(n_bytes))
+    page = mmap.PAGESIZE
+    memory = SharedMemory.create(8 * page)
+    memory.prefault(page + 1, 2 * page)
+    memory.prefault(page, 3 * page)
+    memory.prefault(2 * page, page)
+    assert asked == [2 * page + 1]
+    memory.prefault(0, 8 * page)
+    assert asked == [2 * page + 1, 8 * page]
+    memory.close_descriptor()
 
 
 def test_it_leaves_no_name_behind() -> None:

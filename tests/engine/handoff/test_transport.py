@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from engine.errors import InvalidRequest, PeerUnreachable
+from engine.bench import netns
+from engine.errors import HostError, InvalidRequest, PeerUnreachable
 from engine.handoff import transport
-from engine.handoff.transport import Address, connect, listen
+from engine.handoff.transport import Address, buffers, called_from, connect, listen
 from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES
 
 
@@ -109,3 +113,70 @@ def test_buffers_step_down_to_what_is_granted_and_stay_off_below_use(
 ) -> None:
     monkeypatch.setattr(transport.socket, "socket", StingySystem(most, refuses=refuses))
     assert transport._buffer_bytes.__wrapped__(socket.SO_RCVBUF) == asked_for
+
+
+def test_an_address_of_one_link_wants_its_zone() -> None:
+    with pytest.raises(PeerUnreachable, match=r"after a percent sign, such as \[fe80::1%eth0\]:7118"):
+        connect(Address(host="fe80::1", port=7118))
+
+
+@pytest.mark.parametrize(
+    "place, written",
+    [
+        (("192.0.2.1", 5), "192.0.2.1:5"),
+        (("::ffff:192.0.2.1", 5, 0, 0), "192.0.2.1:5"),
+        (("fe80::1%en0", 5, 0, 3), "[fe80::1%en0]:5"),
+    ],
+)
+def test_callers_are_named_as_they_are_called(place: tuple, written: str) -> None:
+    assert str(called_from(place)) == written
+
+
+def test_what_the_system_grants_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert re.fullmatch(r"buffers of [\d.]+ MiB to receive and [\d.]+ MiB to send", buffers(listener))
+
+
+# Where a link-local address stands, a process listens there; another calls it. Both name the cable as the zone.
+LISTENER = """
+import socket, sys
+from engine.handoff.transport import Address, called_from, listen, tune
+listener = listen(Address(host=sys.argv[1], port=0))
+print(listener.getsockname()[1], flush=True)
+called, place = listener.accept()
+tune(called)
+print(called_from(place), flush=True)
+called.sendall(b"here")
+"""
+CALLER = """
+import sys
+from engine.handoff.transport import Address, connect
+print(connect(Address.parse(sys.argv[1])).recv(4).decode())
+"""
+
+
+@pytest.mark.root
+def test_link_local_addresses_are_listened_on_and_called_with_their_zone() -> None:
+    try:
+        netns.check_possible()
+    except HostError as error:
+        pytest.skip(str(error))
+    with netns.cable("1gbit") as (near, far):
+        for end, host in ((near, "fe80::a"), (far, "fe80::b")):
+            address = ["ip", "address", "add", f"{host}/64", "dev", "cable", "nodad"]
+            if subprocess.run([*end.enter, *address]).returncode:
+                pytest.skip("no IPv6")
+        python = [sys.executable, "-c"]
+        with subprocess.Popen(
+            [*near.enter, *python, LISTENER, "fe80::a%cable"], stdout=subprocess.PIPE, text=True
+        ) as listener:
+            assert listener.stdout is not None
+            port = int(listener.stdout.readline())
+            called = subprocess.run(
+                [*far.enter, *python, CALLER, f"[fe80::a%cable]:{port}"],
+                capture_output=True,
+                text=True,
+                timeout=10,
+            )
+            assert called.stdout.strip() == "here", called.stderr
+            assert listener.stdout.readline().startswith("[fe80::")
