@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import threading
+from pathlib import Path
 
 import pytest
 
 from engine.bench import netns, saturate
-from engine.bench.couriers import Caches, HandoffConfig
+from engine.bench.couriers import LOOPBACK, Caches, HandoffConfig, joined, opened
 from engine.bench.geometries import GEOMETRIES, Geometry
 from engine.bench.handoff import add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
 from engine.handoff.prefiller import Part
-from engine.handoff.shared import landing_spans
+from engine.handoff.shared import SharedMemory, landing_spans
 from engine.wire.limits import MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 
 SMALL = Geometry(
@@ -180,3 +183,58 @@ def test_what_is_paced_lies_where_it_lands() -> None:
     for offset, n_bytes in landing_spans(landings_for(spec, 99)):
         landed[offset : offset + n_bytes] = b"\1" * n_bytes
     assert covered == landed
+
+
+@pytest.mark.soak
+def test_eight_gigabytes_take_no_memory_beside_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paced and raw, on loopback. All of it is sent from the same few pages: only the slot has to have room."""
+    eight = config(
+        geometry=GEOMETRIES["llama-8b"], tokens=61_037, chunk_tokens=512, compute_ms_per_chunk=300.0
+    )
+    _skip_without_memory(eight.spec.total_bytes() + (2 << 30))
+    spans = PacedPrefiller.spans
+    monkeypatch.setattr(
+        PacedPrefiller,
+        "spans",
+        lambda self, *places, **more: [(0, n_bytes) for _, n_bytes in spans(self, *places, **more)],
+    )
+    source, landing = SharedMemory.create(64 << 20), SharedMemory.create(eight.spec.total_bytes())
+    try:
+        with opened(LOOPBACK) as link, joined(eight, link, Caches(eight, source, landing)) as pair:
+            processes = [*pair.courier_pids, os.getpid()]
+            before = sum(map(_own_bytes, processes))
+            peak, over = before, threading.Event()
+
+            def watch() -> None:
+                nonlocal peak
+                while not over.wait(0.05):
+                    peak = max(peak, sum(map(_own_bytes, processes)))
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            try:
+                run = pair.hand_over()
+            finally:
+                over.set()
+                watcher.join()
+        assert run.finished.payload_bytes >= 8e9
+        print(f"{run.finished.payload_bytes / 1e9:.2f} GB took {(peak - before) >> 20} MiB beside the slot")
+        assert peak - before <= 256 << 20
+    finally:
+        source.close_descriptor()
+        landing.close_descriptor()
+
+
+def _own_bytes(pid: int) -> int:
+    """Memory of a process that it shares with nobody."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def _skip_without_memory(n_bytes: int) -> None:
+    known = Path("/proc/meminfo")
+    if not known.exists():
+        pytest.skip("this system does not tell a process's memory")
+    free = next(line for line in known.read_text().splitlines() if line.startswith("MemAvailable"))
+    if 1024 * int(free.split()[1]) < n_bytes:
+        pytest.skip(f"{n_bytes / 1e9:.0f} GB of memory have to be free")
