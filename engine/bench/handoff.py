@@ -17,7 +17,7 @@ from engine.bench.ceiling import iperf3_gbps
 from engine.bench.couriers import LINKS, LOOPBACK, HandoffConfig, Link, caches, joined, opened
 from engine.bench.geometries import GEOMETRIES
 from engine.config import Setting, add_flags
-from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
+from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_DATA_STREAMS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 
 EXAMPLE = """\
   baton bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
@@ -53,6 +53,15 @@ _COMPUTE_MS_PER_CHUNK = Setting(
     metavar="MS",
     help="what a full chunk takes to compute; 0 lets the link run as fast as it can",
 )
+_STREAMS = Setting(
+    name="streams",
+    kind=int,
+    default=1,
+    minimum=1,
+    maximum=MAX_DATA_STREAMS,
+    metavar="N",
+    help="data connections that share the layers; each takes a thread at both ends",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(GEOMETRIES),
         help="whose cache is handed over (default: %(default)s)",
     )
-    add_flags(parser, (_TOKENS, _CHUNK, _COMPUTE_MS_PER_CHUNK))
+    add_flags(parser, (_TOKENS, _CHUNK, _COMPUTE_MS_PER_CHUNK, _STREAMS))
     parser.add_argument(
         "--link",
         choices=LINKS,
@@ -177,4 +186,5 @@ def _config(args: argparse.Namespace) -> HandoffConfig:
         chunk_tokens=args.chunk,
         compute_ms_per_chunk=0.0 if args.saturate else args.compute_ms_per_chunk,
         link=args.link,
+        data_streams=args.streams,
     )

@@ -20,7 +20,7 @@ from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
 from engine.handoff.prefiller import Part
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.wire.limits import MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
+from engine.wire.limits import MAX_DATA_STREAMS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
 
 SMALL = Geometry(
     name="small",
@@ -62,6 +62,10 @@ def test_it_measures_a_real_handoff() -> None:
     assert 0 <= report.overlap <= 1
     assert report.tail_ms >= 0 and report.goodput_gbps > 0
     assert report.ceiling_gbps is None and report.tail_limit_ms is None
+
+
+def test_several_streams_share_the_layers() -> None:
+    assert measure(config(data_streams=3)).bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
 
 
 def test_json_has_exactly_the_fields_promised(
@@ -132,6 +136,7 @@ def test_bytes_that_land_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
         ("--compute-ms-per-chunk", "-1", "at least 0 is needed here"),
         ("--compute-ms-per-chunk", "2e6", "at most 1000000 is allowed here"),
         ("--compute-ms-per-chunk", "nan", "a number is needed here"),
+        ("--streams", "9", f"at most {MAX_DATA_STREAMS} is allowed here"),
     ],
 )
 def test_settings_out_of_range_are_refused(flag: str, value: str, sentence: str) -> None:
