@@ -58,7 +58,8 @@ class Subject:
                 stderr=self._stderr,
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # Ctrl-C reaches it through us
+                # Ctrl-C reaches it through us. No session of its own: Linux gives each its share of the processor.
+                process_group=0,
                 pass_fds=pass_fds,
                 env=env,
             )
