@@ -30,7 +30,7 @@ def test_every_reason_is_put_in_words(
         raise error
 
     monkeypatch.setattr(socket, "create_server", create_server)
-    assert sentence in listening_fault("somewhere", 80)
+    assert sentence in listening_fault("192.0.2.1", 80)
 
 
 def test_a_free_port_is_left_free() -> None:
