@@ -72,7 +72,7 @@ class PacedPrefiller:
         chunk_s = self._s_per_token * (end - first)
         limit_s, unsent_bytes = 0.0, 0
         for layer in reversed(range(len(self._ready_at))):
-            spans = self.spans(layer, first, end, final=True, start=start, stop=stop)
+            spans = self.spans(0, layer, first, end, final=True, start=start, stop=stop)
             unsent_bytes += sum(n_bytes for _, n_bytes in spans)
             left_s = chunk_s * (1 - self._ready_at[layer])
             limit_s = max(limit_s, unsent_bytes / bytes_per_s - left_s)
