@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -332,10 +333,15 @@ def test_a_worker_engine_that_stands_still_is_noticed_by_its_own_courier(
         client.ask(1, 100)
         assert worker.prefiller.entered.acquire(timeout=TIMEOUT_S)
         assert worker.worker is not None
-        monkeypatch.setattr(worker.worker._courier, "_hear", lambda channel, message: None)
+        courier = worker.worker._courier
+        # It hears later what it was told meanwhile.
+        untold: list[tuple[Any, Any]] = []
+        monkeypatch.setattr(courier, "_hear", lambda channel, message: untold.append((channel, message)))
         failed = client.wait_end(1)
         assert isinstance(failed, Failed) and "stopped moving" in failed.message
         monkeypatch.undo()
+        for told in untold:
+            courier._hear(*told)
         worker.prefiller.allow(100)
         client.wait_ready()
         client.ask(2, 30)
