@@ -1,9 +1,11 @@
-"""Paths that a user names: where they lead, and why one of them is no file that can be read."""
+"""Paths that a user names: where they lead, and why one is no file that can be read. And writing files whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from engine.errors import UserError
@@ -42,3 +44,22 @@ def file_fault(path: Path, *, wanted: str) -> str:
     if not os.access(path, os.R_OK):
         return "it may not be read: check its permissions"
     return ""
+
+
+def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
+    """Write `path` whole or not at all, for its owner alone; with `synced` it is on the disk afterwards.
+
+    Its folder has to be there. Raises OSError.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -11,11 +11,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import write_whole
 
 # Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
@@ -115,12 +115,4 @@ def _cached(entry: Path, identity: dict[str, str | int]) -> bytes | None:
 def _keep(entry: Path, identity: dict[str, str | int], digest: bytes) -> None:
     """Write `entry` whole or not at all."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=entry.stem)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({**identity, "sha256": digest.hex()}, file)
-        os.replace(temporary, entry)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(entry, json.dumps({**identity, "sha256": digest.hex()}).encode())

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 from engine import paths
+from engine.files import write_whole
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -38,15 +37,7 @@ def save(key: str, content: bytes) -> None:
         # Code is run from here: nobody else may write.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _drop_old(path.parent)
-        handle, unfinished = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(content).digest() + content)
-            os.replace(unfinished, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-            raise
+        write_whole(path, hashlib.sha256(content).digest() + content)
 
 
 def _path(key: str) -> Path:

@@ -9,7 +9,6 @@ Nothing here opens, connects or accepts a socket, or knows what is said after th
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import hashlib
@@ -17,7 +16,6 @@ import os
 import re
 import ssl
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -40,6 +38,7 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
+from engine.files import write_whole
 from engine.wire.codec import INTRODUCTION_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, MAX_HELLO_BYTES
 from engine.wire.messages import Introduce, Introduced, IntroductionMessage
@@ -137,8 +136,8 @@ def _create(certificate_path: Path, key_path: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write_whole(key_path, key_pem)
-    _write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM))
+    write_whole(key_path, key_pem, synced=True)
+    write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), synced=True)
 
 
 def _load(certificate_path: Path, key_path: Path) -> Identity:
@@ -226,27 +225,12 @@ class TrustStore:
             raise PeerUntrusted(f"a certificate of {len(certificate_der)} bytes: Baton's are far smaller")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_whole(self._path(fingerprint), certificate_der)
+            write_whole(self._path(fingerprint), certificate_der, synced=True)
         except OSError as error:
             raise _file_error(f"the certificate {self._path(fingerprint)}", error) from error
 
     def _path(self, fingerprint: str) -> Path:
         return self._folder / f"{fingerprint}.der"
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write `path` whole or not at all, for its owner alone."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _file_error(what: str, error: OSError) -> HostError:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
+from engine.files import write_whole
 from engine.handoff.rates import PrefillRates
 
 _MAX_BYTES = 65536
@@ -39,16 +38,8 @@ class KnownRates:
         """Write the file whole or not at all; where that cannot be done, nothing is said."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.stem)
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    json.dump(rates.to_json(), file)
-                os.replace(temporary, self._path)
-                self._forget_old()
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            write_whole(self._path, json.dumps(rates.to_json()).encode())
+            self._forget_old()
 
     def _forget_old(self) -> None:
         files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)

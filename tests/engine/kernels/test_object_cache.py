@@ -58,7 +58,7 @@ def test_an_unfinished_entry_is_not_left(folder: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(object_cache.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     object_cache.save("key", b"code")
     assert list(folder.iterdir()) == []
 
