@@ -21,6 +21,7 @@ import torch
 
 from engine.batching.loop import EngineLoop
 from engine.batching.remote import RouteConfig
+from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.errors import BatonError, HostError
@@ -69,6 +70,7 @@ class DecodeEngine:
 
     backend: Backend
     loop: EngineLoop
+    prefixes: PrefixCache
     client: PrefillClient | None
     listen_port: int | None
     fingerprint: str | None
@@ -81,6 +83,7 @@ class DecodeEngine:
         self.ahead.stop()
         with contextlib.suppress(HostError):
             self.loop.close(_STOP_TIMEOUT_S)
+        self.prefixes.close()
         if self.client is not None:
             self.client.close()
 
@@ -90,12 +93,14 @@ class PrefillEngine:
     """A worker whose courier runs; `worker.run()` serves. `listen_port` is None where it calls."""
 
     worker: PrefillWorker
+    prefixes: PrefixCache
     listen_port: int | None
     model_id: str
     fingerprint: str
 
     def close(self) -> None:
         self.worker.close()
+        self.prefixes.close()
 
 
 class _Stopping(Exception):
@@ -155,6 +160,7 @@ def open_decode_engine(
     memory = _Memory(loaded.cache, shared=has_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
+    prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     client = None
     if has_worker:
         config = _courier_config(args, loaded, role=Role.DECODE, dial=peer_address())
@@ -170,6 +176,7 @@ def open_decode_engine(
         client=client,
         chunk_tokens=args.chunk,
         route=RouteConfig(rates=rates, policy=RoutePolicy(args.route)),
+        prefixes=prefixes,
     )
     listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
@@ -179,6 +186,7 @@ def open_decode_engine(
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
+        prefixes=prefixes,
         client=client,
         listen_port=listen_port,
         fingerprint=fingerprint,
@@ -199,9 +207,10 @@ def open_prefill_engine(
     memory = _Memory(loaded.cache, shared=True)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
+    prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
     worker = PrefillWorker(
-        ModelPrefiller(loaded.model, pool),
+        ModelPrefiller(loaded.model, pool, prefixes),
         config,
         memory.share(),
         on_link,
@@ -215,6 +224,7 @@ def open_prefill_engine(
         raise
     return PrefillEngine(
         worker=worker,
+        prefixes=prefixes,
         listen_port=listen_port,
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,

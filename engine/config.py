@@ -241,6 +241,15 @@ PASS_TOKENS = Setting(
     maximum=65536,
     help="what the chunks of all prompts in one forward pass may add up to; a larger chunk goes alone",
 )
+PREFIX_CACHE = Setting(
+    name="prefix_cache",
+    kind=int,
+    default=2048,
+    unit="MiB",
+    minimum=0,
+    maximum=1 << 24,
+    help="memory for chats whose slot went to another one, which then need not be computed again; 0 keeps none",
+)
 CTX = Setting(
     name="ctx",
     kind=int,

@@ -34,6 +34,7 @@ from engine.batching.runner import Runner
 from engine.batching.sampler import Sampled, Sampler
 from engine.batching.scheduler import (
     DEFAULT_CHUNK_TOKENS,
+    LONG_PREFIX_TOKENS,
     Assignment,
     ChunkPlan,
     Scheduler,
@@ -48,10 +49,11 @@ from engine.errors import BatonError, HostError, InvalidRequest, PromptTooLong
 from engine.handoff import client_events as handoff
 from engine.handoff.failure import FailureCode
 from engine.handoff.rates import PrefillRates
-from engine.handoff.route import RouteReason
+from engine.handoff.route import Decision, RouteReason
 from engine.wire.messages import Code
 
 if TYPE_CHECKING:
+    from engine.cache.prefix import PrefixCache
     from engine.cache.sequence import SequencePool
     from engine.models.base import Model
 
@@ -91,8 +93,8 @@ class EngineLoop:
     """Answers requests with one model on one thread.
 
     `start` it, `submit` and `cancel` from any thread, `close` it. `new_decoder` makes a request's stream decoder,
-    `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local. What
-    happens is written down in `journal`.
+    `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local.
+    `prefixes` keeps what slots of `pool` held. What happens is written down in `journal`.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class EngineLoop:
         client: PrefillClient | None = None,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         route: RouteConfig | None = None,
+        prefixes: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.n_ctx = pool.spec.n_ctx
@@ -123,6 +126,7 @@ class EngineLoop:
             on_link=self.journal.link,
             clock=clock,
         )
+        self._prefixes = prefixes
         self._generations: list[Generation | None] = [None] * self.n_slots
         self._queued: dict[str, _Queued] = {}
         self._reasons: Counter[str] = Counter()
@@ -132,6 +136,8 @@ class EngineLoop:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._remote.on_wakeup(self._wake.set)
+        if prefixes is not None:
+            prefixes.on_done = self._wake.set
 
     # Called from other threads.
 
@@ -230,6 +236,7 @@ class EngineLoop:
         self._wake.clear()
         self._take_inbox()
         self._take_handoffs()
+        self._take_restored()
         while (assignment := self._scheduler.assign(self._runner)) is not None:
             self._begin(assignment)
         plan = self._scheduler.plan()
@@ -264,20 +271,54 @@ class EngineLoop:
         )
 
     def _begin(self, assignment: Assignment) -> None:
-        """Put a request into its slot and decide where it is prefilled."""
+        """Put a request into its slot, and bring what is kept elsewhere of its prompt."""
         queued = self._queued.pop(assignment.waiting.request_id)
-        request, slot, start = queued.submitted.request, assignment.slot, assignment.cached
-        stop = len(request.tokens) - 1
-        sequence = self._runner.sequence(slot)
-        sequence.truncate(start)
-        generation = self._generation(queued, slot, start)
+        slot, held = assignment.slot, assignment.cached
+        generation = self._generation(queued, slot, held)
         self._generations[slot] = generation
+        if self._restore(generation, held):
+            return
+        self._runner.sequence(slot).truncate(held)
+        self._prefill(generation)
+
+    def _restore(self, generation: Generation, held: int) -> bool:
+        """Have a kept prefix brought that is longer than the `held` tokens; False where nothing is to be waited for."""
+        prefixes, slot = self._prefixes, generation.slot
+        if prefixes is None:
+            return False
+        reuse = generation.request.sampling.cache_prompt
+        prefix = prefixes.find(generation.tokens[: generation.n_prompt - 1] if reuse else [])
+        if prefix.length < held + LONG_PREFIX_TOKENS:
+            if not prefixes.is_saving(slot, held):
+                return False
+            prefix = prefixes.find([])
+        prefixes.restore(slot, prefix, held)
+        self._scheduler.restore(slot, generation.request_id)
+        return True
+
+    def _take_restored(self) -> None:
+        """Go on with the prompts whose prefix is in their slot now."""
+        for restored in self._prefixes.poll() if self._prefixes is not None else ():
+            generation = self._generations[restored.slot]
+            sequence = self._runner.sequence(restored.slot)
+            self._scheduler.released(restored.slot)
+            if generation is None:
+                sequence.reset()
+                continue
+            sequence.adopt(generation.tokens[: restored.length])
+            generation.cached_tokens = generation.n_processed = restored.length
+            self._prefill(generation)
+
+    def _prefill(self, generation: Generation) -> None:
+        """Decide where what its slot does not hold of the prompt is prefilled, and begin."""
+        request, slot = generation.request, generation.slot
+        start, stop = generation.cached_tokens, generation.n_prompt - 1
         refused = False
         decision = self._remote.decide(
-            request, n_tokens=stop - start, local_backlog=self._scheduler.n_prefilling_tokens
+            request, start=start, stop=stop, local_backlog=self._scheduler.n_prefilling_tokens
         )
         if decision.remote:
-            decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
+            decision = self._ask_worker(generation, start, stop, decision)
             if refused := not decision.remote:
                 start = self._keep_usable(generation)
         self._scheduler.begin(slot, request.request_id, remote=decision.remote, start=start, stop=stop)
@@ -300,6 +341,17 @@ class EngineLoop:
             now=self._clock(),
         )
         self._send(request, generation.started())
+
+    def _ask_worker(self, generation: Generation, start: int, stop: int, decision: Decision) -> Decision:
+        return self._remote.start(
+            generation.request,
+            generation.slot,
+            generation.tokens,
+            self._runner.sequence(generation.slot),
+            start,
+            stop,
+            decision,
+        )
 
     def _generation(self, queued: _Queued, slot: int, cached: int) -> Generation:
         request = queued.submitted.request
@@ -342,18 +394,11 @@ class EngineLoop:
         if generation is None or rest is None or generation.returns_left <= 0:
             return
         start, stop = rest
-        decision = self._remote.decide(
-            generation.request,
-            n_tokens=stop - start,
-            # It may have lost what it had of the prompt.
-            worker_tokens=stop,
-            local_backlog=0,
-        )
+        decision = self._remote.decide(generation.request, start=start, stop=stop, local_backlog=0)
         if not decision.remote:
             return
         generation.returns_left -= 1
-        sequence = self._runner.sequence(slot)
-        decision = self._remote.start(slot, generation.tokens, sequence, start, stop, decision)
+        decision = self._ask_worker(generation, start, stop, decision)
         if decision.remote:
             log.info("the worker is back and prefills the rest of %s", generation.request_id)
             generation.hand_over(start)
@@ -417,13 +462,19 @@ class EngineLoop:
                     timeline = self.journal.timelines.of_slot(slot)
                     if timeline is not None:
                         self.journal.handed_over(timeline, event)
-                    self._scheduler.released(slot)
+                    self._release(slot)
                 case handoff.Failed() if generation is not None:
                     self._note_failed(generation, event)
                 case handoff.Released():
-                    self._scheduler.released(slot)
+                    self._release(slot)
                     if self._scheduler.slots[slot].state is SlotState.RELEASING and generation is not None:
                         self._resume_here(generation)
+
+    def _release(self, slot: int) -> None:
+        """The courier has let go of the slot's memory."""
+        self._scheduler.released(slot)
+        if self._scheduler.slots[slot].state is SlotState.IDLE:
+            self._keep_prefix(slot)
 
     def _commit(self, generation: Generation, event: handoff.Committed) -> None:
         """A chunk is in memory whole. With the last one the answer begins; its figures come later."""
@@ -520,6 +571,16 @@ class EngineLoop:
             self._remote.cancel(slot)
         self._scheduler.finish(slot)
         self.journal.ended(generation.timeline, event, self._clock())
+        if self._scheduler.slots[slot].state is SlotState.IDLE:
+            self._keep_prefix(slot, generation.n_prompt - 1)
+        if generation.n_generated:
+            self._remote.warm(generation.request, self._runner.sequence(slot).tokens)
+
+    def _keep_prefix(self, slot: int, *lengths: int) -> None:
+        """Keep what an idle slot holds, and what it held at those lengths, for when another prompt takes the slot."""
+        held = self._runner.held(slot)
+        if self._prefixes is not None and held:
+            self._prefixes.save(slot, *(length for length in lengths if 0 < length < held), held)
 
     def _fail_all(self, error: HostError) -> None:
         for generation in list(self._generations):

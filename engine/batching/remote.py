@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine.batching.request import Request
 from engine.batching.snapshot import RouteSnapshot
+from engine.cache.blocks import common_prefix
 from engine.cache.spec import Landing
 from engine.errors import PeerError
 from engine.handoff.client_events import (
+    Accepted,
     ClientEvent,
     ClientStatus,
     Committed,
@@ -31,6 +34,13 @@ if TYPE_CHECKING:
     from engine.cache.sequence import SequenceState
 
 
+# How many prompts the worker is expected to hold: a guess at its memory, put right by each of its answers.
+_REMEMBERED_PROMPTS = 16
+
+# With a smaller share than this come while the worker computed, it was the link that took the time.
+_LINK_LIMITS_BELOW = 0.5
+
+
 class PrefillClient(Protocol):
     """The way to the worker. Nothing here blocks; `start` raises PeerError when the worker cannot be asked."""
 
@@ -44,7 +54,11 @@ class PrefillClient(Protocol):
         stop: int,
         landings: tuple[Landing, ...],
         chunk_tokens: int,
+        *,
+        reuse: bool = True,
     ) -> None: ...
+
+    def warm(self, tokens: Sequence[int]) -> None: ...
 
     def poll(self) -> list[ClientEvent | LinkChanged]: ...
 
@@ -64,9 +78,14 @@ class RouteConfig:
 
 @dataclass(kw_only=True)
 class _Asked:
-    """A handoff under way; `alone` while no other has shared the worker with it."""
+    """A handoff under way of positions up to the end of `tokens`, of which the worker has to compute `n_tokens`.
+
+    `alone` while no other has shared the worker with it.
+    """
 
     slot: int
+    tokens: list[int]
+    first: int
     n_tokens: int
     at: float
     alone: bool
@@ -96,6 +115,8 @@ class RemotePrefill:
         self._wall_clock = wall_clock
         self._numbers = itertools.count(1)
         self._slots: dict[int, _Asked] = {}
+        # Prompts that the worker has computed, as far as is known here, the newest last.
+        self._warm: deque[list[int]] = deque(maxlen=_REMEMBERED_PROMPTS)
         # The first prompt either way also makes weights and kernels ready, and says nothing of the next.
         self._is_warm = {"local": False, "remote": False}
 
@@ -108,15 +129,11 @@ class RemotePrefill:
         """How the worker is; None where none is configured. From any thread."""
         return self._client.status() if self._client is not None else None
 
-    def decide(
-        self, request: Request, *, n_tokens: int, local_backlog: int, worker_tokens: int | None = None
-    ) -> Decision:
-        """Where to prefill the `n_tokens` of the request that are not cached, `local_backlog` others waiting here.
-
-        `worker_tokens` are those the worker has to compute, where they are more than it has to send.
-        """
+    def decide(self, request: Request, *, start: int, stop: int, local_backlog: int) -> Decision:
+        """Where to prefill positions [start, stop) of the request, `local_backlog` other tokens waiting here."""
         status = self.worker()
         rates = self._route.rates
+        n_tokens = stop - start
         return choose(
             asked=request.prefill,
             policy=self._route.policy,
@@ -125,12 +142,34 @@ class RemotePrefill:
             worker_note=status.note if status is not None else "",
             uncached_tokens=n_tokens,
             plain_text=request.plain_text,
-            prediction=rates.predict(n_tokens, local_backlog=local_backlog, remote_in_flight=len(self._slots))
+            prediction=rates.predict(
+                n_tokens,
+                worker_tokens=stop - self._held_there(request, stop),
+                local_backlog=local_backlog,
+                remote_in_flight=len(self._slots),
+            )
             if n_tokens > 0
             else None,
             stale=rates.remote_is_stale(self._wall_clock()),
             min_remote_tokens=self._route.min_tokens,
         )
+
+    def _held_there(self, request: Request, stop: int) -> int:
+        """How many of the request's first `stop` tokens the worker should hold, and may use."""
+        tokens = list(request.tokens[:stop]) if request.sampling.cache_prompt else []
+        return max((common_prefix(known, tokens) for known in self._warm), default=0)
+
+    def warm(self, request: Request, tokens: list[int]) -> None:
+        """After an answer: let the worker prefill it while it has nothing else to do, for the next turn of the chat."""
+        status = self.worker()
+        kept_here = request.prefill == "local" or (
+            request.prefill == "auto" and self._route.policy is RoutePolicy.NEVER
+        )
+        if self._client is None or status is None or not status.ready or kept_here:
+            return
+        if request.plain_text and len(tokens) >= self._route.min_tokens:
+            self._client.warm(tokens)
+            self._warm.append(list(tokens))
 
     def prefilled_here(self, n_tokens: int, seconds: float) -> None:
         """Learn from a prompt of which `n_tokens` were computed on this computer in `seconds`."""
@@ -144,8 +183,9 @@ class RemotePrefill:
 
     def start(
         self,
+        request: Request,
         slot: int,
-        tokens: Sequence[int],
+        tokens: list[int],
         sequence: SequenceState,
         start: int,
         stop: int,
@@ -156,15 +196,29 @@ class RemotePrefill:
             return decision
         landings = sequence.prepare_landing(start, stop)
         number = next(self._numbers)
+        asked = _Asked(
+            slot=slot,
+            tokens=tokens[:stop],
+            first=start,
+            n_tokens=stop - start,
+            at=self._clock(),
+            alone=not self._slots,
+        )
         try:
-            self._client.start(number, tokens[:stop], start, stop, landings, self._chunk_tokens)
+            self._client.start(
+                number,
+                asked.tokens,
+                start,
+                stop,
+                landings,
+                self._chunk_tokens,
+                reuse=request.sampling.cache_prompt,
+            )
         except PeerError as error:
             return replace(decision, remote=False, reason=RouteReason.WORKER_NOT_READY, sentence=str(error))
         for other in self._slots.values():
             other.alone = False
-        self._slots[number] = _Asked(
-            slot=slot, n_tokens=stop - start, at=self._clock(), alone=not self._slots
-        )
+        self._slots[number] = asked
         return decision
 
     def cancel(self, slot: int) -> None:
@@ -180,23 +234,41 @@ class RemotePrefill:
         news = []
         for event in self._client.poll():
             if isinstance(event, LinkChanged):
+                # It may be another process now, which has computed nothing yet.
+                self._warm.clear()
                 self._on_link(event)
                 continue
             asked = self._slots.get(event.request_id)
             if asked is None:
                 continue
             match event:
-                case Committed(final=True) if asked.alone and self._counts("remote"):
-                    self._route.rates.observe_remote(
-                        asked.n_tokens, self._clock() - asked.at, now=self._wall_clock()
-                    )
+                case Accepted():
+                    asked.n_tokens = len(asked.tokens) - event.reused_tokens
+                    self._forget_beyond(asked.tokens, event.reused_tokens)
+                case Committed(final=True):
+                    self._warm.append(asked.tokens)
+                    if asked.alone and asked.n_tokens > 0 and self._counts("remote"):
+                        self._route.rates.observe_remote(
+                            asked.n_tokens, self._clock() - asked.at, now=self._wall_clock()
+                        )
                 case Failed():
                     # Nothing is learned of how fast it would have been; the next long prompt tries again.
                     asked.alone = False
-                case Finished() | Released():
+                case Finished():
+                    del self._slots[event.request_id]
+                    if event.overlap < _LINK_LIMITS_BELOW and event.receive_ms > 0:
+                        n_sent = len(asked.tokens) - asked.first
+                        self._route.rates.observe_link(n_sent, event.receive_ms / 1000.0)
+                case Released():
                     del self._slots[event.request_id]
             news.append((asked.slot, event))
         return news
+
+    def _forget_beyond(self, tokens: list[int], n_held: int) -> None:
+        """The worker has just said how many of `tokens` it holds."""
+        for known in self._warm:
+            if common_prefix(known, tokens) > n_held:
+                del known[n_held:]
 
     def route_snapshot(self) -> RouteSnapshot:
         """From any thread."""

@@ -121,6 +121,13 @@ class Scheduler:
                 return self._pick(waiting, idle, caches)
         return None
 
+    def restore(self, slot: int, request_id: str) -> None:
+        """`slot` is `request_id`'s, and lent until `released` to who brings a prefix of its prompt; `begin` follows."""
+        chosen = self.slots[slot]
+        chosen.move(SlotState.RESTORING)
+        chosen.lent = True
+        chosen.request_id = request_id
+
     def begin(self, slot: int, request_id: str, *, remote: bool, start: int, stop: int) -> None:
         """`slot` works for `request_id` from now on: positions [start, stop) are missing before its last token."""
         chosen = self.slots[slot]
@@ -149,7 +156,7 @@ class Scheduler:
         self.slots[slot].move(SlotState.RELEASING)
 
     def released(self, slot: int) -> None:
-        """The courier will write into `slot` no more."""
+        """Nobody else will write into `slot` any more."""
         chosen = self.slots[slot]
         chosen.lent = False
         if chosen.state is SlotState.RELEASING and chosen.request_id is None:
@@ -159,7 +166,7 @@ class Scheduler:
         """Prefill positions [start, stop) locally after a handoff that failed, or could not begin."""
         chosen = self.slots[slot]
         if chosen.lent:
-            raise IllegalStep(f"slot {slot} is still lent to the courier")
+            raise IllegalStep(f"slot {slot} is still lent")
         self._prefill_here(chosen, start, stop)
 
     def rest_of_prefill(self, slot: int) -> tuple[int, int] | None:
@@ -175,7 +182,7 @@ class Scheduler:
         chosen.lent = True
 
     def finish(self, slot: int) -> None:
-        """The slot's request is over, whatever its state: idle, once the courier has let go of the memory."""
+        """The slot's request is over, whatever its state: idle, once nobody else has the memory."""
         chosen = self.slots[slot]
         chosen.request_id = None
         chosen.chunks.clear()

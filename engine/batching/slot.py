@@ -10,15 +10,28 @@ class SlotState(enum.Enum):
     """What a slot is doing; its tokens stay cached while it is idle."""
 
     IDLE = "idle"
+    # A prefix that was kept elsewhere is being brought here.
+    RESTORING = "restoring"
     PREFILL_LOCAL = "prefill_local"
     PREFILL_REMOTE = "prefill_remote"
     DECODE = "decode"
-    # The courier may still write here: neither this computer nor another request may touch the memory yet.
+    # Someone else may still write here: neither the engine nor another request may touch the memory yet.
     RELEASING = "releasing"
 
 
 _ALLOWED = {
-    SlotState.IDLE: {SlotState.PREFILL_LOCAL, SlotState.PREFILL_REMOTE, SlotState.DECODE},
+    SlotState.IDLE: {
+        SlotState.RESTORING,
+        SlotState.PREFILL_LOCAL,
+        SlotState.PREFILL_REMOTE,
+        SlotState.DECODE,
+    },
+    SlotState.RESTORING: {
+        SlotState.PREFILL_LOCAL,
+        SlotState.PREFILL_REMOTE,
+        SlotState.DECODE,
+        SlotState.RELEASING,
+    },
     SlotState.PREFILL_LOCAL: {SlotState.DECODE, SlotState.PREFILL_REMOTE, SlotState.IDLE},
     SlotState.PREFILL_REMOTE: {
         SlotState.DECODE,
@@ -40,7 +53,8 @@ class Slot:
     """One slot's place in the plan.
 
     `request_id` is its request, or None; `chunks` are the (first, stop) positions still to be prefilled here;
-    `last_used` orders idle slots by age; `lent` is True while the courier may write into the slot's memory.
+    `last_used` orders idle slots by age; `lent` is True while the courier, or who restores a prefix, may write into the
+    slot's memory.
     """
 
     index: int

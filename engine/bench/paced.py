@@ -6,7 +6,7 @@ What it "computes" lies in the cache memory from the start. Torch-free; see `han
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from engine.cache.spec import CacheSpec, Landing, LayerKind
 from engine.handoff.prefiller import Part, Taken
@@ -31,8 +31,21 @@ class PacedPrefiller:
     def n_sequences(self) -> int:
         return 1
 
-    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+    @property
+    def n_layers(self) -> int:
+        return len(self._spec.layers)
+
+    def on_wakeup(self, wakeup: Callable[[], None]) -> None:
+        """Nothing is ever restored."""
+
+    def begin(self, tokens: list[int], free: Collection[int], *, reuse: bool) -> Taken:
         return Taken(sequence=0, held=0)
+
+    def restored(self) -> list[Taken]:
+        return []
+
+    def release(self, sequence: int) -> None:
+        """Nothing is kept."""
 
     def compute(self, parts: list[Part]) -> None:
         begun_s = time.monotonic()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.cache.attention import AttentionCache
+from engine.cache.blocks import common_prefix
 from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec, Region
 from engine.cache.window import WindowCache
 from engine.device import Device
@@ -62,6 +63,13 @@ class SequenceState:
             self.reset()
         else:
             del self.tokens[length:]
+
+    def adopt(self, tokens: list[int]) -> None:
+        """Its memory holds exactly `tokens`, whoever has written them there."""
+        if tokens:
+            self.tokens = tokens
+        else:
+            self.reset()
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Count `tokens` as held: every layer has written their rows."""
@@ -187,14 +195,6 @@ class SequencePool:
             rows(region.k_offset, region.k_row_bytes, layer.k_head_dim),
             rows(region.v_offset, region.v_row_bytes, layer.v_head_dim),
         )
-
-
-def common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many first tokens two sequences share."""
-    limit = min(len(held), len(prompt))
-    if held[:limit] == prompt[:limit]:
-        return limit
-    return next(index for index in range(limit) if held[index] != prompt[index])
 
 
 def _landing(index: int, spec: LayerSpec, region: Region, first: int, stop: int, row: int) -> Landing:

@@ -87,6 +87,16 @@ class WindowCache:
         """Whether the window that ends at `length` is still here."""
         return max(0, length - self.window + 1) >= self.base
 
+    def state(self, length: int) -> tuple[Tensor, Tensor]:
+        """The K and V rows that a token at `length` can see, where `keeps` says that they are here."""
+        rows = slice(max(0, length - self.window + 1) - self.base, length - self.base)
+        return self.k[rows], self.v[rows]
+
+    def go_on_from(self, length: int) -> tuple[Tensor, Tensor]:
+        """Where to write what `state` gave for `length`: the cache stands there then, whatever it held."""
+        self.base = max(0, length - self.window + 1)
+        return self.k[: length - self.base], self.v[: length - self.base]
+
     def reset(self) -> None:
         """Forget everything."""
         self.base = 0

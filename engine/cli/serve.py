@@ -31,7 +31,8 @@ EXAMPLE = """\
 """
 
 SETTINGS = [
-    *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK, config.ROUTE),
+    *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK),
+    *(config.ROUTE, config.PREFIX_CACHE),
     *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
     *(config.WEIGHTS, config.DEVICE, config.THREADS),
 ]

@@ -105,6 +105,13 @@ class Ask(Message, frozen=True):
     stop: int
     chunk_tokens: int
     landings: tuple[Landing, ...]
+    reuse: bool = True
+
+
+class WarmUp(Message, frozen=True):
+    """The next prompt will begin with `tokens` (as in Ask): the worker may prefill them ahead."""
+
+    tokens: bytes
 
 
 class CancelAsk(Message, frozen=True):
@@ -170,6 +177,11 @@ class Asked(Message, frozen=True):
     first: int
     stop: int
     chunk_tokens: int
+    reuse: bool
+
+
+class AskedToWarmUp(Message, frozen=True):
+    tokens: bytes
 
 
 class AskedCancelled(Message, frozen=True):
@@ -247,6 +259,7 @@ FromEngine = (
     Alive
     | Drain
     | Ask
+    | WarmUp
     | CancelAsk
     | Accept
     | TurnAway
@@ -269,6 +282,7 @@ FromCourier = (
     | AskFailed
     | AskReleased
     | Asked
+    | AskedToWarmUp
     | AskedCancelled
     | JobFinished
 )

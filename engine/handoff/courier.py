@@ -192,6 +192,10 @@ class Courier:
                     )
                 )
                 self._emit(ch.AskReleased(request=message.request))
+            case ch.WarmUp():
+                link = self._client_link()
+                if link is not None:
+                    link.warm(message)
             case ch.CancelAsk():
                 link = self._client_link()
                 if link is not None:

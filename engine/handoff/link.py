@@ -37,6 +37,7 @@ from engine.wire.worker import (
     PrefillAsked,
     PrefillCancelled,
     PrefillFinished,
+    WarmAsked,
     WorkerConnection,
 )
 
@@ -243,12 +244,20 @@ class ClientLink(Link):
                     stop=ask.stop,
                     chunk_tokens=ask.chunk_tokens,
                     landings=ask.landings,
+                    reuse=ask.reuse,
                 )
             except ValueError as error:
                 self._give_up(ask.request, FailureCode.INTERNAL, str(error), ask.first)
                 return
         self._control.wake()
         threading.Thread(target=self._prefault, args=(ask.landings,), name="prefault", daemon=True).start()
+
+    def warm(self, message: ch.WarmUp) -> None:
+        with self._lock:
+            if self._ending:
+                return
+            self._connection.warm(message.tokens)
+        self._control.wake()
 
     def cancel(self, request: int) -> None:
         with self._lock:
@@ -495,8 +504,11 @@ class WorkerLink(Link):
                             first=event.first,
                             stop=event.stop,
                             chunk_tokens=event.chunk_tokens,
+                            reuse=event.reuse,
                         )
                     )
+                case WarmAsked():
+                    self._emit(ch.AskedToWarmUp(tokens=event.tokens))
                 case PrefillCancelled():
                     self._asked.discard(event.request)
                     self._emit(ch.AskedCancelled(link=self.number, request=event.request))

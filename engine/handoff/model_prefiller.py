@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from engine.cache.sequence import SequencePool, common_prefix
+from engine.cache.blocks import common_prefix
+from engine.cache.prefix import PrefixCache
+from engine.cache.sequence import SequencePool
 from engine.handoff.prefiller import Part, Taken
 from engine.layers.step import Segment
 from engine.models.base import Model
 
+# A shorter prefix is computed again sooner than it is brought.
+_MIN_RESTORED_TOKENS = 64
+
 
 class ModelPrefiller:
-    """Keeps the sequences of the last prompts, so that the next turn of a chat computes only what is new."""
+    """Keeps what prompts left, in sequences and in `prefixes`: of a chat's next turn only what is new is computed."""
 
-    def __init__(self, model: Model, pool: SequencePool) -> None:
+    def __init__(self, model: Model, pool: SequencePool, prefixes: PrefixCache) -> None:
         self._model = model
         self._pool = pool
+        self._prefixes = prefixes
         self._latest_use = [0] * pool.spec.n_slots
         self._uses = 0
         self._prompts: list[list[int]] = [[] for _ in range(pool.spec.n_slots)]
@@ -24,17 +30,43 @@ class ModelPrefiller:
     def n_sequences(self) -> int:
         return self._pool.spec.n_slots
 
-    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+    @property
+    def n_layers(self) -> int:
+        return len(self._pool.spec.layers)
+
+    def on_wakeup(self, wakeup: Callable[[], None]) -> None:
+        self._prefixes.on_done = wakeup
+
+    def begin(self, tokens: list[int], free: Collection[int], *, reuse: bool) -> Taken:
         # In a pass a wrong token would take the others down with it.
         self._model.check_tokens(tokens)
-        slot = self._best_slot(tokens[:start], free)
+        wanted = tokens if reuse else []
+        slot = self._best_slot(wanted, free)
         self._uses += 1
         self._latest_use[slot] = self._uses
         self._prompts[slot] = tokens
         sequence = self._pool.sequence(slot)
-        held = sequence.reusable(tokens[:start])
-        sequence.truncate(held)
-        return Taken(sequence=slot, held=held)
+        held = sequence.reusable(wanted)
+        prefix = self._prefixes.find(wanted)
+        if prefix.length < held + _MIN_RESTORED_TOKENS:
+            if not self._prefixes.is_saving(slot, held):
+                sequence.truncate(held)
+                return Taken(sequence=slot, held=held)
+            prefix = self._prefixes.find([])
+        self._prefixes.restore(slot, prefix, held)
+        return Taken(sequence=slot, held=None)
+
+    def restored(self) -> list[Taken]:
+        taken = []
+        for restored in self._prefixes.poll():
+            self._pool.sequence(restored.slot).adopt(self._prompts[restored.slot][: restored.length])
+            taken.append(Taken(sequence=restored.slot, held=restored.length))
+        return taken
+
+    def release(self, sequence: int) -> None:
+        length = self._pool.sequence(sequence).length
+        if length:
+            self._prefixes.save(sequence, length)
 
     def compute(self, parts: list[Part]) -> None:
         segments = [

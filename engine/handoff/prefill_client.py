@@ -5,6 +5,7 @@ Nothing here waits for the network, or for anything. A request's memory is free 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -99,8 +100,13 @@ class PrefillClient:
         stop: int,
         landings: tuple[Landing, ...],
         chunk_tokens: int,
+        *,
+        reuse: bool = True,
     ) -> None:
-        """Ask for positions [start, stop) of `tokens`. Raises PeerUnreachable or PeerLost when that cannot be asked."""
+        """Ask for positions [start, stop) of `tokens`; without `reuse` the worker computes all of them anew.
+
+        Raises PeerUnreachable or PeerLost when that cannot be asked.
+        """
         ask = ch.Ask(
             request=request_id,
             tokens=_little_endian(tokens[:stop]),
@@ -108,6 +114,7 @@ class PrefillClient:
             stop=stop,
             chunk_tokens=chunk_tokens,
             landings=landings,
+            reuse=reuse,
         )
         with self._lock:
             if self._link is None:
@@ -118,6 +125,11 @@ class PrefillClient:
             except ProcessFailed as error:
                 del self._live[request_id]
                 raise PeerLost(str(error)) from error
+
+    def warm(self, tokens: Sequence[int]) -> None:
+        """Tell the worker what the next prompt will begin with. It does with that what it can."""
+        with contextlib.suppress(ProcessFailed):
+            self._courier.send(ch.WarmUp(tokens=_little_endian(tokens)))
 
     def cancel(self, request_id: int) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -23,13 +24,16 @@ from engine.errors import BatonError, InvalidRequest, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
 from engine.handoff.courier_process import CourierProcess
 from engine.handoff.failure import FailureCode
-from engine.handoff.prefiller import Part, Prefiller
+from engine.handoff.prefiller import Part, Prefiller, Taken
 from engine.handoff.shared import SharedMemory
 from engine.wire.messages import Code
 
 _UINT32 = "I" if array("I").itemsize == 4 else "L"
 
 log = logging.getLogger(__name__)
+
+# What is computed ahead goes in such small pieces that a prompt which comes meanwhile hardly waits.
+_WARM_TOKENS = 128
 
 Key = tuple[int, int]  # (link, request): numbers are the clients' own
 
@@ -38,13 +42,14 @@ class Stage(enum.Enum):
     """Where a request is; one that is over has left the pool."""
 
     ADMITTED = "waiting for a sequence that is being freed"
+    RESTORING = "waiting for a kept prefix to be brought to its sequence"
     COMPUTING = "in the passes"
     SENDING = "computed, not all of it at the client's yet"
 
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    """One live request, computed up to `position`. `sequence` is its own from COMPUTING on; `chunks` are those sent.
+    """One live request, computed up to `position`. `sequence` is its own from RESTORING on; `chunks` are those sent.
 
     Whoever has a reason to stop it notes that in `is_cancelled` or `fault`, and the loop acts on it after the pass.
     """
@@ -66,6 +71,15 @@ class _Job:
     @property
     def is_stopped(self) -> bool:
         return self.is_cancelled or self.fault is not None
+
+
+@dataclass(kw_only=True)
+class _Warming:
+    """Tokens that a next prompt will begin with, computed up to `position`; None while a prefix is on its way."""
+
+    tokens: list[int]
+    sequence: int
+    position: int | None
 
 
 class PrefillWorker:
@@ -97,12 +111,17 @@ class PrefillWorker:
         self._changed = threading.Condition()
         self._jobs: dict[Key, _Job] = {}
         self._computing: list[_Job] = []  # the loop's own
+        self._restoring: dict[int, _Job] = {}  # the loop's own, by sequence
+        self._has_restored = False
+        self._to_warm: deque[list[int]] = deque(maxlen=prefiller.n_sequences)
+        self._warming: _Warming | None = None  # the loop's own
         self._free = set(range(prefiller.n_sequences))
         self._fenced: dict[int, int] = {}
         self._drains = 0
         self._closing = False
         self._port: int | None = None
         self._failure = ""
+        prefiller.on_wakeup(self._on_restored)
 
     def open(self, timeout_s: float = 10.0) -> int | None:
         """Start the courier; where it is to listen, wait until it does and return its port.
@@ -133,15 +152,27 @@ class PrefillWorker:
     def run(self) -> None:
         while self._wait_for_work():
             self._let_go()
+            self._take_restored()
+            if self._admitted():
+                self._put_warming_off()
             for job in self._startable():
                 self._begin(job)
-            self._compute(self._packer.next_pass())
+            if planned := self._packer.next_pass():
+                self._compute(planned)
+            else:
+                self._warm()
 
     def _wait_for_work(self) -> bool:
         """Whether there is any; False when it is time to end."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closing or self._computing or (self._admitted() and self._free)
+                lambda: (
+                    self._closing
+                    or self._computing
+                    or self._has_restored
+                    or (self._admitted() and (self._free or self._is_warming))
+                    or self._can_warm()
+                )
             )
             return not self._closing
 
@@ -157,25 +188,125 @@ class PrefillWorker:
             return jobs
 
     def _begin(self, job: _Job) -> None:
-        """Give it a sequence and its place in the passes."""
-        asked = job.asked
-        with self._changed:
-            free = sorted(self._free)
+        """Give it a sequence, and there its place in the passes or what is kept of its prefix."""
         try:
-            taken = self._prefiller.begin(_from_little_endian(asked.tokens), asked.first, free)
-            self._courier.send(ch.Accept(link=asked.link, request=asked.request, reused_tokens=taken.held))
+            taken = self._take_sequence(_from_little_endian(job.asked.tokens), reuse=job.asked.reuse)
         except Exception as error:
             job.fault = error
             self._stop(job)
             return
-        self._computing.append(job)
         with self._changed:
-            job.sequence, job.position = taken.sequence, taken.held
+            job.sequence = taken.sequence
+            if taken.held is None:
+                job.stage = Stage.RESTORING
+        if taken.held is None:
+            self._restoring[taken.sequence] = job
+        else:
+            self._place(job, taken.held)
+
+    def _take_sequence(self, tokens: list[int], *, reuse: bool) -> Taken:
+        with self._changed:
+            free = sorted(self._free)
+        taken = self._prefiller.begin(tokens, free, reuse=reuse)
+        with self._changed:
             self._free.discard(taken.sequence)
+        return taken
+
+    def _take_restored(self) -> None:
+        """Go on with those whose prefix is there."""
+        with self._changed:
+            self._has_restored = False
+        for taken in self._prefiller.restored():
+            job, held = self._restoring.pop(taken.sequence, None), taken.held or 0
+            if job is not None:
+                with self._changed:
+                    job.stage = Stage.COMPUTING
+                self._place(job, held)
+            elif self._warming is not None and self._warming.sequence == taken.sequence:
+                self._warming.position = held
+
+    def _place(self, job: _Job, held: int) -> None:
+        """Its sequence holds the first `held` tokens: send what the client lacks of those, and compute the rest."""
+        asked = job.asked
+        job.position = held
         job.started_us = now_us()
         job.chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
+        self._computing.append(job)
+        if job.is_stopped:
+            return
+        self._send(ch.Accept(link=asked.link, request=asked.request, reused_tokens=held))
+        for chunk in job.chunks:
+            if chunk[1] <= held and not job.is_stopped:
+                self._send_held(job, chunk)
         # What the client has and this worker lacks is computed, and not sent.
-        self._packer.join(job, [*equal_chunks(taken.held, asked.first, asked.chunk_tokens), *job.chunks])
+        missing = equal_chunks(held, asked.first, asked.chunk_tokens)
+        missing += [(max(first, held), end) for first, end in job.chunks if end > held]
+        if missing:
+            self._packer.join(job, missing)
+
+    def _send_held(self, job: _Job, chunk: Chunk) -> None:
+        if job.sequence is None:
+            return
+        begun_us = now_us()
+        for layer in range(self._prefiller.n_layers):
+            self._push(job, job.sequence, layer)
+        self._computed(job, chunk, begun_us, now_us())
+
+    def _can_warm(self) -> bool:
+        """Whether there is time for it, and something to be done. Under the lock."""
+        is_idle = all(job.stage is Stage.SENDING for job in self._jobs.values())
+        return is_idle and (self._is_warming or bool(self._warming is None and self._to_warm and self._free))
+
+    @property
+    def _is_warming(self) -> bool:
+        return self._warming is not None and self._warming.position is not None
+
+    def _warm(self) -> None:
+        """Compute a little of what a next prompt will begin with: who asks meanwhile waits for no more than that."""
+        with self._changed:
+            if not self._can_warm():
+                return
+        warming = self._warming
+        try:
+            if warming is None:
+                with self._changed:
+                    tokens = self._to_warm.pop()
+                taken = self._take_sequence(tokens, reuse=True)
+                self._warming = _Warming(tokens=tokens, sequence=taken.sequence, position=taken.held)
+                return
+            position = warming.position or 0
+            end = min(position + _WARM_TOKENS, len(warming.tokens))
+            if end > position:
+                part = Part(sequence=warming.sequence, first=position, end=end, on_layer=_send_nothing)
+                self._prefiller.compute([part])
+            warming.position = end
+        except Exception as error:
+            log.warning("what the next prompt will begin with could not be computed: %s", error)
+            if warming is not None:
+                warming.tokens = []
+        if warming is not None and (warming.position or 0) >= len(warming.tokens):
+            self._put_warming_off()
+
+    def _put_warming_off(self) -> None:
+        """Free its sequence, with what is computed by now; the rest is for when nobody asks for anything."""
+        warming = self._warming
+        if warming is None or warming.position is None:
+            return
+        self._warming = None
+        with self._changed:
+            if warming.position < len(warming.tokens):
+                self._to_warm.append(warming.tokens)
+            self._free_sequence(warming.sequence)
+
+    def _free_sequence(self, sequence: int) -> None:
+        """Under the lock."""
+        self._prefiller.release(sequence)
+        self._free.add(sequence)
+
+    def _on_restored(self) -> None:
+        with self._changed:
+            self._has_restored = True
+            self._changed.notify_all()
 
     def _compute(self, planned: list[tuple[_Job, Chunk]]) -> None:
         """One pass, with every layer of it pushed as it is done; its failure is that of the prompts in it."""
@@ -201,19 +332,20 @@ class PrefillWorker:
 
     def _part(self, job: _Job, sequence: int, chunk: Chunk) -> Part:
         first, end = chunk
-        on_layer: Callable[[int], None] = functools.partial(self._push, job, sequence, chunk)
+        on_layer: Callable[[int], None] = functools.partial(self._push, job, sequence)
         if end <= job.asked.first:
             on_layer = _send_nothing
         return Part(sequence=sequence, first=first, end=end, on_layer=on_layer)
 
-    def _push(self, job: _Job, sequence: int, chunk: Chunk, layer: int) -> None:
-        """Send what the chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
+    def _push(self, job: _Job, sequence: int, layer: int) -> None:
+        """Send what the next chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
         if job.is_stopped:
             return
-        asked, index, final = job.asked, len(job.chunk_compute_us), chunk == job.chunks[-1]
+        asked, index = job.asked, len(job.chunk_compute_us)
+        first, end = job.chunks[index]
         try:
             spans = self._prefiller.spans(
-                sequence, layer, *chunk, final=final, start=asked.first, stop=asked.stop
+                sequence, layer, first, end, final=end == asked.stop, start=asked.first, stop=asked.stop
             )
             if spans:
                 self._courier.send(
@@ -232,7 +364,7 @@ class PrefillWorker:
                 self._say_computed(job)
                 return
             job.chunk_compute_us.append(ended_us - begun_us)
-            if chunk == job.chunks[-1]:
+            if chunk[1] == job.asked.stop:
                 # Before the client can know, as in `_stop`.
                 with self._changed:
                     job.stage = Stage.SENDING
@@ -326,8 +458,10 @@ class PrefillWorker:
             case ch.JobFinished():
                 job = self._jobs.pop((message.link, message.request), None)
                 if job is not None and job.sequence is not None:
-                    self._free.add(job.sequence)
+                    self._free_sequence(job.sequence)
                     job.sequence = None
+            case ch.AskedToWarmUp():
+                self._to_warm.append(_from_little_endian(message.tokens))
             case ch.Drained():
                 self._release(token for token in list(self._fenced) if token <= message.token)
             case ch.LinkUp() if self._fenced:
@@ -360,14 +494,14 @@ class PrefillWorker:
         """The client wants no more of it, or has gone."""
         del self._jobs[job.key]
         match job.stage:
-            case Stage.COMPUTING:
+            case Stage.COMPUTING | Stage.RESTORING:
                 job.is_cancelled = True
             case Stage.SENDING:
                 self._fence(job)
 
     def _release(self, tokens: Iterable[int]) -> None:
         for token in tokens:
-            self._free.add(self._fenced.pop(token))
+            self._free_sequence(self._fenced.pop(token))
 
     def _on_courier_gone(self, reason: str) -> None:
         """Its process has ended: nobody reads the cache any more, and all its clients are gone."""

@@ -9,10 +9,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A prompt's place: the sequence's number, and how many of its first tokens that holds already."""
+    """A prompt's place: the sequence's number, and how many of its first tokens that holds already.
+
+    `held` is None while a prefix is being brought there; `Prefiller.restored` then tells it.
+    """
 
     sequence: int
-    held: int
+    held: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +32,25 @@ class Part:
 
 
 class Prefiller(Protocol):
-    """Computes K and V in the worker's cache memory, which has room for `n_sequences`."""
+    """Computes K and V of `n_layers` in the worker's cache memory, which has room for `n_sequences`."""
 
     @property
     def n_sequences(self) -> int: ...
 
-    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
-        """Take one of the `free` sequences for a prompt of which positions from `start` on will be sent.
+    @property
+    def n_layers(self) -> int: ...
 
-        It holds at most `start`: what is sent is computed anew in the chunks that the client would cut itself, so that
-        local and remote prefill give the same numbers.
-        """
+    def on_wakeup(self, wakeup: Callable[[], None]) -> None:
+        """Call `wakeup`, from any thread, whenever `restored` may have something."""
+
+    def begin(self, tokens: list[int], free: Collection[int], *, reuse: bool) -> Taken:
+        """Take one of the `free` sequences for a prompt: with `reuse` one that holds some of it, if there is any."""
+
+    def restored(self) -> list[Taken]:
+        """The sequences whose prefix has come since the last call."""
+
+    def release(self, sequence: int) -> None:
+        """Nobody computes or reads it now; it may be taken again. From any thread."""
 
     def compute(self, parts: list[Part]) -> None:
         """One pass over parts of different sequences, all before each being there. An error concerns all of them."""

@@ -102,18 +102,25 @@ class Prediction:
 @dataclass
 class PrefillRates:
     """Both ways, for one model on these two computers. `remote_at` is when the worker was last measured, in seconds of
-    a clock that goes on between starts, and `remote_prompts` how often."""
+    a clock that goes on between starts, and `remote_prompts` how often. `link_tps` is how many tokens' cache cross the
+    link in a second, 0 while it was never what limited a handoff."""
 
     local: SpeedByLength = field(default_factory=SpeedByLength)
     remote: SpeedByLength = field(default_factory=SpeedByLength)
     remote_at: float = 0.0
     remote_prompts: int = 0
+    link_tps: float = 0.0
 
     def observe_remote(self, n_tokens: int, seconds: float, *, now: float) -> None:
         """The worker was asked for `n_tokens` > 0, and the last came `seconds` > 0 later."""
         self.remote.observe(n_tokens, seconds)
         self.remote_at = now
         self.remote_prompts += 1
+
+    def observe_link(self, n_tokens: int, seconds: float) -> None:
+        """What `n_tokens` > 0 hold took `seconds` > 0 to come, and the link was what they waited for."""
+        speed = n_tokens / seconds
+        self.link_tps += (_NEWEST_SHARE if self.link_tps else 1.0) * (speed - self.link_tps)
 
     def remote_is_stale(self, now: float) -> bool:
         """Whether the worker should be tried even where this computer is expected to be sooner."""
@@ -127,14 +134,18 @@ class PrefillRates:
         local_backlog: int = 0,
         remote_in_flight: int = 0,
     ) -> Prediction | None:
-        """For `n_tokens` > 0, for which the worker has to compute `worker_tokens` (None: as many).
+        """For `n_tokens` > 0, for which the worker has to compute `worker_tokens` (None: as many; 0: it has them all).
 
         `local_backlog` tokens wait to be prefilled here before them, or `remote_in_flight` other prompts share the
         worker's time with them. None until both ways have been seen.
         """
-        local, remote = self.local.predict(n_tokens), self.remote.predict(worker_tokens or n_tokens)
+        if worker_tokens is None:
+            worker_tokens = n_tokens
+        local, remote = self.local.predict(n_tokens), self.remote.predict(max(1, worker_tokens))
         if local is None or remote is None:
             return None
+        if self.link_tps:
+            remote = max(remote, n_tokens / self.link_tps)
         waiting = self.local.predict(local_backlog) if local_backlog else 0.0
         return Prediction(local_s=local + (waiting or 0.0), remote_s=remote * (1 + remote_in_flight))
 
@@ -155,6 +166,7 @@ class PrefillRates:
             "remote": self.remote.to_json(),
             "remote_at": self.remote_at,
             "remote_prompts": self.remote_prompts,
+            "link_tps": self.link_tps,
         }
 
     @classmethod
@@ -162,10 +174,11 @@ class PrefillRates:
         """What `to_json` gave; whatever else stands there is left out."""
         if not isinstance(data, Mapping):
             return cls()
-        at, prompts = data.get("remote_at"), data.get("remote_prompts")
+        at, prompts, link = data.get("remote_at"), data.get("remote_prompts"), data.get("link_tps")
         return cls(
             local=SpeedByLength.from_json(data.get("local")),
             remote=SpeedByLength.from_json(data.get("remote")),
             remote_at=at if isinstance(at, float) and math.isfinite(at) else 0.0,
             remote_prompts=prompts if isinstance(prompts, int) and prompts >= 0 else 0,
+            link_tps=link if isinstance(link, float) and 0 <= link < math.inf else 0.0,
         )

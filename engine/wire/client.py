@@ -59,6 +59,7 @@ from engine.wire.messages import (
     Progress,
     Refused,
     Role,
+    Warm,
 )
 
 STALL_TIMEOUT_US = int(STALL_TIMEOUT_S * 1_000_000)
@@ -221,10 +222,12 @@ class ClientConnection(Connection):
         stop: int,
         chunk_tokens: int,
         landings: tuple[Landing, ...],
+        reuse: bool = True,
     ) -> None:
         """Ask for positions [first, stop) to be computed and sent to `landings`.
 
-        `tokens` is all of [0, stop) as little-endian uint32. Request numbers ascend. Raises ValueError for a
+        `tokens` is all of [0, stop) as little-endian uint32. Without `reuse` the worker computes all of them. Request
+        numbers ascend. Raises ValueError for a
         request that contradicts itself or the layer map.
         """
         if self.state is not ConnectionState.OPEN:
@@ -258,8 +261,14 @@ class ClientConnection(Connection):
                 stop=stop,
                 chunk_tokens=chunk_tokens,
                 codec=RAW_CODEC,
+                reuse=reuse,
             )
         )
+
+    def warm(self, tokens: bytes) -> None:
+        """Tell the worker what the next prompt will begin with: as many little-endian uint32 as it takes, no more."""
+        if self.reply is not None and len(tokens) <= 4 * self.reply.max_prompt_tokens:
+            self._send(Warm(tokens=tokens))
 
     def cancel(self, request: int) -> None:
         """Stop a request; RequestReleased follows once nothing of it can come any more. Unknown ones: nothing."""

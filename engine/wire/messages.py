@@ -183,7 +183,7 @@ class Prefill(Message, frozen=True, tag="prefill"):
     """Client: compute these tokens and send positions [first, stop) of every layer.
 
     `tokens` holds all positions from 0 to `stop` as little-endian unsigned 32-bit ids. The client has [0,
-    first).
+    first). Without `reuse` the worker is to compute all of it, whatever its cache holds.
     """
 
     request: RequestId
@@ -192,6 +192,16 @@ class Prefill(Message, frozen=True, tag="prefill"):
     stop: Position
     chunk_tokens: ChunkTokens
     codec: Name
+    reuse: bool = True
+
+
+class Warm(Message, frozen=True, tag="warm"):
+    """Client: the next prompt will begin with these tokens. Compute them when there is nothing else to do.
+
+    There is no answer.
+    """
+
+    tokens: TokenBytes
 
 
 class Accepted(Message, frozen=True, tag="accepted"):
@@ -312,6 +322,7 @@ ControlMessage = (
     | HelloReply
     | HelloRefused
     | Prefill
+    | Warm
     | Accepted
     | Busy
     | Refused

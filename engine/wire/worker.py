@@ -52,6 +52,7 @@ from engine.wire.messages import (
     Progress,
     Refused,
     Role,
+    Warm,
 )
 
 
@@ -71,6 +72,14 @@ class PrefillAsked(Event):
     first: int
     stop: int
     chunk_tokens: int
+    reuse: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmAsked(Event):
+    """The next prompt will begin with these tokens."""
+
+    tokens: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,6 +293,11 @@ class WorkerConnection(Connection):
         match message:
             case Prefill():
                 self._asked(message, events)
+            case Warm():
+                if not message.tokens or len(message.tokens) % 4:
+                    raise ProtocolError(f"{len(message.tokens)} bytes of tokens to be warmed up with")
+                if len(message.tokens) <= 4 * self.reply.max_prompt_tokens:
+                    events.append(WarmAsked(tokens=message.tokens))
             case Cancel():
                 if self._known(message.request) is not None:
                     del self._jobs[message.request]
@@ -333,6 +347,7 @@ class WorkerConnection(Connection):
                     first=prefill.first,
                     stop=prefill.stop,
                     chunk_tokens=prefill.chunk_tokens,
+                    reuse=prefill.reuse,
                 )
             )
 

@@ -18,6 +18,7 @@ from engine.batching.chunks import equal_chunks
 from engine.batching.loop import EngineLoop
 from engine.batching.remote import RouteConfig
 from engine.batching.request import Failed, Finished, Request, SamplingParams, Token
+from engine.cache.prefix import PrefixCache
 from engine.cache.spec import Landing, LayerKind
 from engine.handoff import client_events as handoff
 from engine.handoff.rates import PrefillRates
@@ -42,6 +43,16 @@ def rows_of(tokens) -> list[int]:
     return rows
 
 
+class FakeLayer:
+    """Its rows, as whoever keeps them sees them."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.k = self.v = rows
+
+    def keeps(self, length: int) -> bool:
+        return True
+
+
 class FakeSequence:
     """One slot. With `window`, nothing usable lands before the final commit, and making room loses what was there."""
 
@@ -49,7 +60,8 @@ class FakeSequence:
         self.slot = slot
         self.n_ctx = n_ctx
         self.tokens: list[int] = []
-        self.rows: list[int] = [0] * n_ctx
+        self.rows = torch.zeros(n_ctx, dtype=torch.int64)
+        self.layers = [FakeLayer(self.rows)]
         self.lent_until = 0
         self._window = window
         self._lost = False
@@ -76,11 +88,15 @@ class FakeSequence:
         self.tokens = []
         self._lost = False
 
+    def adopt(self, tokens) -> None:
+        self.tokens = list(tokens)
+        self._lost = False
+
     def extend(self, tokens) -> None:
         for token in tokens:
             at = self.length
             assert at >= self.lent_until, "the courier may still write here"
-            self.rows[at] = next_row(self.rows[at - 1] if at else 0, token)
+            self.rows[at] = next_row(int(self.rows[at - 1]) if at else 0, token)
             self.tokens.append(token)
 
     def prepare_landing(self, start: int, stop: int) -> tuple[Landing, ...]:
@@ -178,8 +194,8 @@ class FakeModel:
         return torch.stack([self._logits(segment.sequence) for segment in decode])
 
     def _logits(self, sequence: FakeSequence):
-        rows = sequence.rows[: sequence.length]
-        seed = zlib.crc32(np.array(rows, dtype=np.uint32).tobytes())
+        rows = sequence.rows[: sequence.length].numpy().astype(np.uint32)
+        seed = zlib.crc32(rows.tobytes())
         logits = torch.from_numpy(
             np.random.default_rng(seed).standard_normal(self.spec.n_vocab, dtype=np.float32)
         )
@@ -235,6 +251,7 @@ class FakeClient:
     def __init__(self, pool: FakePool, *, automatic: bool = False) -> None:
         self.ready = True
         self.refuse: Exception | None = None
+        self.warmed: list[list[int]] = []
         self.asked: dict[int, _Asked] = {}
         self.asked_for = threading.Semaphore(0)
         self.cancelled = threading.Semaphore(0)
@@ -256,7 +273,10 @@ class FakeClient:
     def on_wakeup(self, wakeup) -> None:
         self._wakeup = wakeup
 
-    def start(self, request_id, tokens, start, stop, landings, chunk_tokens) -> None:
+    def warm(self, tokens) -> None:
+        self.warmed.append(list(tokens))
+
+    def start(self, request_id, tokens, start, stop, landings, chunk_tokens, *, reuse=True) -> None:
         if self.refuse is not None:
             raise self.refuse
         (landing,) = landings
@@ -303,7 +323,7 @@ class FakeClient:
         asked = self.asked[request_id]
         first, stop = asked.chunks.pop(0)
         sequence = self._slots[request_id]
-        sequence.rows[first:stop] = rows_of(asked.tokens)[first:stop]
+        sequence.rows[first:stop] = torch.tensor(rows_of(asked.tokens)[first:stop])
         if not written_only:
             n_bytes = BYTES_A_TOKEN * (stop - asked.first)
             self._tell(
@@ -347,7 +367,7 @@ class FakeClient:
         asked = self.asked[request_id]
         if scribble and asked.chunks:
             at = asked.chunks[0][0]
-            sequence.rows[at : asked.stop] = [7] * (asked.stop - at)
+            sequence.rows[at : asked.stop] = 7
         sequence.lent_until = 0
         self._tell(handoff.Released(request_id=request_id))
 
@@ -401,11 +421,13 @@ class Bench:
         automatic=False,
         window=False,
         choose=None,
+        prefix_bytes=0,
         **loop,
     ) -> None:
         self.model = FakeModel(choose)
         self.pool = FakePool(n_slots=n_slots, n_ctx=n_ctx, window=window)
         self.client = FakeClient(self.pool, automatic=automatic) if worker else None
+        self.prefixes = PrefixCache(self.pool, budget_bytes=prefix_bytes)
         self.loop = EngineLoop(
             model=self.model,
             pool=self.pool,
@@ -414,6 +436,7 @@ class Bench:
             client=self.client,
             chunk_tokens=chunk_tokens,
             route=loop.pop("route", None) or RouteConfig(rates=PrefillRates(), min_tokens=16),
+            prefixes=self.prefixes,
             **loop,
         )
         self._n_asked = 0
@@ -426,6 +449,7 @@ class Bench:
         if self.model._gate is not None:
             self.model.release()
         self.loop.close(TIMEOUT_S)
+        self.prefixes.close()
 
     def ask(
         self, prompt, *, max_tokens=8, prefill="auto", slot=None, name=None, answer=None, **sampling

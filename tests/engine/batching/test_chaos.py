@@ -62,8 +62,12 @@ class Worker:
 def play(seed: int, n_requests: int) -> None:
     rng = random.Random(seed)
     window = rng.random() < 0.3
+    # None, room for a prompt or two, and room for all.
+    prefix_bytes = rng.choice([0, 8000, 1 << 20])
     with (
-        Bench(n_slots=3, n_ctx=400, chunk_tokens=16, worker=True, window=window) as bench,
+        Bench(
+            n_slots=3, n_ctx=400, chunk_tokens=16, worker=True, window=window, prefix_bytes=prefix_bytes
+        ) as bench,
         Worker(bench.client, seed),
     ):
         asked = []
@@ -86,6 +90,7 @@ def play(seed: int, n_requests: int) -> None:
         for prompt, limit, answer in asked:
             if answer.last.reason is not FinishReason.CANCELLED:
                 assert answer.tokens == bench.alone(prompt, max_tokens=limit), (prompt, answer.events)
+        assert bench.prefixes.status().n_bytes <= prefix_bytes
         assert bench.ask(TEXT[:50], prefill="local").last.reason is FinishReason.LENGTH
 
 

@@ -86,6 +86,9 @@ class FakePrefiller:
         self.fail_begin: Exception | None = None
         self.fail_compute: Exception | None = None
         self.held = 0
+        self.brings = False
+        self.brought: list[Taken] = []
+        self.released: list[int] = []
         self.begun: list[list[int]] = []
         self.taken: list[int] = []
         self.computed: list[tuple[int, int]] = []
@@ -103,13 +106,28 @@ class FakePrefiller:
     def n_sequences(self) -> int:
         return self._spec.n_slots
 
-    def begin(self, tokens: list[int], start: int, free: Collection[int]) -> Taken:
+    @property
+    def n_layers(self) -> int:
+        return len(self._spec.layers)
+
+    def on_wakeup(self, wakeup: Callable[[], None]) -> None:
+        self.wakeup = wakeup
+
+    def restored(self) -> list[Taken]:
+        restored, self.brought = self.brought, []
+        return restored
+
+    def release(self, sequence: int) -> None:
+        self.released.append(sequence)
+
+    def begin(self, tokens: list[int], free: Collection[int], *, reuse: bool) -> Taken:
         self.begun.append(tokens)
         if self.fail_begin is not None:
             error, self.fail_begin = self.fail_begin, None
             raise error
         self.taken.append(min(free))
-        return Taken(sequence=min(free), held=min(self.held, start))
+        held = min(self.held, len(tokens)) if reuse else 0
+        return Taken(sequence=min(free), held=None if self.brings else held)
 
     def compute(self, parts: list[Part]) -> None:
         self.entered.release()

@@ -49,6 +49,7 @@ from engine.wire.messages import (
     Prefill,
     Progress,
     Refused,
+    Warm,
 )
 from tests.engine.wire.ends import SESSION, hello, hello_reply
 
@@ -64,6 +65,7 @@ EXAMPLES: dict[str, Message] = {
     "prefill": Prefill(
         request=7, tokens=b"\x01\0\0\0\x02\0\0\0\xff\xff\1\0", first=1, stop=3, chunk_tokens=512, codec="raw"
     ),
+    "warm": Warm(tokens=b"\x01\0\0\0\x02\0\0\0"),
     "accepted": Accepted(request=7, reused_tokens=2),
     "busy": Busy(request=7, message="one job at a time"),
     "refused": Refused(request=7, code=Code.TOO_LONG, message="too long"),
