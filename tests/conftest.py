@@ -13,6 +13,10 @@ import pytest
 
 from engine.paths import cache_dir
 
+# Engines of one test, and several tests' where they run side by side, share few cores: threads that spin while they
+# wait would take those from the others. Before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Names as in resources/models.toml; read from there they would hide a broken catalogue behind skipped tests.
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"

@@ -69,11 +69,15 @@ class BlockIndex(Generic[Content]):
         """The longest prefix of `tokens` that a sequence can go on from. Changes nothing."""
         chain = self._chain(tokens)
         length = sum(len(block.tokens) for block in chain)
-        part, common = self._best_part(chain[-1] if chain else None, tokens[length : length + BLOCK_TOKENS])
-        if part is not None:
-            chain.append(part)
-            length += common
-        while chain and not self._any_length and not chain[-1].is_end:
+        while True:
+            rest = tokens[length : length + BLOCK_TOKENS]
+            part, common = self._best_part(chain[-1] if chain else None, rest)
+            if part is not None:
+                chain.append(part)
+                length += common
+                break
+            if not chain or self._any_length or chain[-1].is_end:
+                break
             length -= len(chain.pop().tokens)
         return Prefix(length=length, blocks=tuple(chain))
 
@@ -126,7 +130,8 @@ class BlockIndex(Generic[Content]):
         siblings = self._after(before)
         old = siblings.get(key)
         for part in list(siblings.values()):
-            if not part.after and not part.is_end and part.tokens == tokens[: len(part.tokens)]:
+            is_needed = part.after or (part.is_end and not self._any_length)
+            if not is_needed and part.tokens == tokens[: len(part.tokens)]:
                 self._remove(part)
         self._uses += 1
         block = Block(

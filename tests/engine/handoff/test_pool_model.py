@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.handoff.client_events import Committed, Failed, Finished
@@ -73,7 +74,8 @@ def joined(tmp_path: Path, model: Model) -> Iterator[Sides]:
     spec = model.spec.cache_spec(kv_type=KVType.BF16, n_ctx=192, n_slots=N_SLOTS)
     client = ClientSide(tmp_path / "client", spec)
     memory = SharedMemory.create(spec.total_bytes())
-    prefiller = ModelPrefiller(model, sequences_of(memory, model, spec))
+    sequences = sequences_of(memory, model, spec)
+    prefiller = ModelPrefiller(model, sequences, PrefixCache(sequences, budget_bytes=0))
     worker = WorkerSide(
         folder=tmp_path / "worker",
         identity=Identity.load_or_create(tmp_path / "worker"),
