@@ -15,6 +15,7 @@ WITHOUT_TORCH = [
     "engine.batching.request",
     "engine.batching.scheduler",
     "engine.batching.slot",
+    "engine.cache.blocks",
     "engine.cache.spec",
     "engine.config",
     "engine.errors",
