@@ -114,6 +114,8 @@ def test_a_handoff_is_told_as_it_happens_and_everywhere_alike(joined: tuple[str,
     handoff = end["handoff"]
     assert handoff["bytes"] == timings["handoff"]["bytes"] == sum(chunk["bytes"] for chunk in chunks)
     assert 0 < handoff["hidden_ms"] <= handoff["receive_ms"] and handoff["goodput_bytes_per_second"] > 0
+    assert (handoff["codec"], handoff["wire_bytes"]) == ("raw", handoff["bytes"])
+    assert handoff["codec_reason"] == "the link has not been measured yet"
     computed = [chunk["compute_ms"] for chunk in end["chunks"]]
     assert all(computed) and sum(computed) <= handoff["compute_ms"] * 1.01
 
