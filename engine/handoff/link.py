@@ -7,20 +7,21 @@ the courier's business.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-from engine.cache.spec import Landing
+from engine.cache.spec import KVType, Landing
 from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
 from engine.handoff.codec_choice import CodecChoice, CodecChooser
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
-from engine.wire.blocks import packed_blocks
+from engine.wire.blocks import BlockCodec, block_codec, packed_blocks
 from engine.wire.client import (
     ChunkCommitted,
     ClientConnection,
@@ -367,6 +368,18 @@ def _finished(event: RequestFinished, choice: CodecChoice) -> ch.AskFinished:
     )
 
 
+class _Packers(threading.local):
+    """Each sending thread's own, which keep the memory that they pack in."""
+
+    def __init__(self) -> None:
+        self._made: dict[PayloadCodec, BlockCodec] = {}
+
+    def get(self, codec: PayloadCodec, kv_type: KVType) -> BlockCodec:
+        if codec not in self._made:
+            self._made[codec] = block_codec(codec, kv_type)
+        return self._made[codec]
+
+
 class WorkerLink(Link):
     """The prefill side: passes requests to the engine, sends what it pushes straight from `memory`."""
 
@@ -386,6 +399,7 @@ class WorkerLink(Link):
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
         self._senders: list[DataSender] = []
+        self._packers = _Packers()
         self._asked: set[int] = set()
 
     @property
@@ -449,7 +463,8 @@ class WorkerLink(Link):
         spans = self._connection.row_spans(
             message.request, chunk=message.chunk, layer=message.layer, spans=message.spans
         )
-        return packed_blocks(header.codec, self._connection.reply.identity.kv_type, spans, memory)
+        kv_type = self._connection.reply.identity.kv_type
+        return packed_blocks(functools.partial(self._packers.get, header.codec, kv_type), spans, memory)
 
     def commit(self, message: ch.CommitChunk) -> None:
         self._if_live(message.request, lambda: self._connection.commit(message.request, chunk=message.chunk))

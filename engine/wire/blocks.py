@@ -10,7 +10,7 @@ imported with the first one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +21,18 @@ from engine.wire.limits import BLOCK_BYTES
 BLOCK_HEADER = struct.Struct("<I")
 
 
-class BlockCodec(Protocol):
-    """Packs and unpacks one block after another. Not for two threads at once."""
+# A packed block, in pieces.
+Body = tuple[bytes | memoryview, ...]
 
-    def pack(self, rows: memoryview, head_dim: int) -> bytes | None:
-        """A body shorter than `rows`, which are heads of `head_dim` values one after another; None where it is not."""
+
+class BlockCodec(Protocol):
+    """Packs and unpacks one block after another, in memory that it keeps. Not for two threads at once."""
+
+    def pack(self, rows: memoryview, head_dim: int) -> Body | None:
+        """A body shorter than `rows`, which are heads of `head_dim` values one after another; None where it is not.
+
+        It holds until the next call.
+        """
 
     def may_be(self, body_bytes: int, rows_bytes: int, head_dim: int) -> bool:
         """Whether a packed body of that length can stand for so many bytes of rows."""
@@ -72,10 +79,13 @@ class LosslessSpeed:
 
 
 def packed_blocks(
-    codec: PayloadCodec, kv_type: KVType, spans: tuple[RowSpan, ...], memory: memoryview
+    codec: Callable[[], BlockCodec], spans: tuple[RowSpan, ...], memory: memoryview
 ) -> Iterator[memoryview | bytes]:
-    """The payload of a frame, packed block by block as it is taken; until then it holds no memory."""
-    packer = block_codec(codec, kv_type)
+    """The payload of a frame in pieces, packed block by block as they are taken; each holds until the next is.
+
+    `codec` is asked for when the first is.
+    """
+    packer = codec()
     for span in spans:
         for offset, n_bytes in span.blocks():
             rows = memory[offset : offset + n_bytes]
@@ -84,4 +94,6 @@ def packed_blocks(
                 yield BLOCK_HEADER.pack(n_bytes)
                 yield rows
             else:
-                yield BLOCK_HEADER.pack(len(body)) + body
+                head, *rest = body
+                yield BLOCK_HEADER.pack(sum(map(len, body))) + head
+                yield from rest

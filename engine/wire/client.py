@@ -610,6 +610,7 @@ class DataStream:
         self._data: DataHeader | None = None
         self._begun_us = 0
         self._wire_bytes = 0
+        self._codecs: dict[PayloadCodec, BlockCodec] = {}
         self._codec: BlockCodec | None = None
         self._is_unpacked = False
         self._n_expected = 0
@@ -657,7 +658,7 @@ class DataStream:
         spans = self._connection.begin_data(self.index, data)
         self._data, self._wire_bytes = data, 0
         self._begun_us = self._connection.now_us()
-        self._codec = None if data.codec is PayloadCodec.RAW else self._connection.block_codec(data.codec)
+        self._codec = self._block_codec(data.codec)
         self._pieces = [
             _Piece(target=self._memory[offset : offset + n_bytes], head_dim=span.head_dim)
             for span in spans
@@ -668,6 +669,13 @@ class DataStream:
             raise ProtocolError("a landing outside the cache memory")
         self._pieces.reverse()
         return self._next_piece()
+
+    def _block_codec(self, codec: PayloadCodec) -> BlockCodec | None:
+        if codec is PayloadCodec.RAW:
+            return None
+        if codec not in self._codecs:
+            self._codecs[codec] = self._connection.block_codec(codec)
+        return self._codecs[codec]
 
     def _next_piece(self) -> list[Event]:
         if not self._pieces:

@@ -84,7 +84,7 @@ MAX_LINKS = 8
 
 # Rows that are packed together on the wire, or one row where that is longer: a processor's cache holds them with all
 # that packing takes. Each data stream keeps one such buffer.
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 128 * 1024
 
 # Asked for on every socket, then halved while the system refuses. Below the least, enough for a pause of the receiver's
 # thread at 10 Gbit/s, the system's own sizing does better.

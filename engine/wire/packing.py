@@ -6,6 +6,7 @@ takes. It lets go of the interpreter lock meanwhile, as the compressor does.
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Callable
@@ -13,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from engine.cache.spec import KVType
 from engine.errors import ProtocolError
-from engine.wire.blocks import LosslessSpeed
+from engine.wire.blocks import Body, LosslessSpeed
 from engine.wire.limits import BLOCK_BYTES, MAX_ROW_BYTES
 
 Values = NDArray[Any]
@@ -66,16 +67,23 @@ class Lossless:
     def __init__(self, kv_type: KVType) -> None:
         self._n_planes = kv_type.element_bytes
         self._lengths = struct.Struct(f"<{self._n_planes}I")
+        self._planes = [_Room(np.uint8) for _ in range(self._n_planes)]
         self._compressor = zstandard.ZstdCompressor(compression_params=_COMPRESSION)
         self._decompressor = zstandard.ZstdDecompressor(
             max_window_size=max(1 << _MATCH_WINDOW_LOG, MAX_ROW_BYTES)
         )
 
-    def pack(self, rows: memoryview, head_dim: int) -> bytes | None:
+    def pack(self, rows: memoryview, head_dim: int) -> Body | None:
         values = _integers(rows, self._n_planes)
-        planes = [self._packed((values >> 8 * index).astype(np.uint8)) for index in range(self._n_planes)]
-        body = b"".join((self._lengths.pack(*map(len, planes)), *planes))
-        return body if len(body) < len(rows) else None
+        planes = []
+        for index, room in enumerate(self._planes):
+            plane = room.take(values.shape)
+            np.right_shift(values, 8 * index, out=plane, casting="unsafe")
+            planes.append(self._packed(plane))
+        lengths = [len(plane) for plane in planes]
+        if self._lengths.size + sum(lengths) >= len(rows):
+            return None
+        return self._lengths.pack(*lengths), *planes
 
     def may_be(self, body_bytes: int, rows_bytes: int, head_dim: int) -> bool:
         return self._lengths.size < body_bytes < rows_bytes
@@ -90,9 +98,10 @@ class Lossless:
             planes.append(self._unpacked(body[at : at + n_bytes], plane_bytes))
             at += n_bytes
         values = _integers(into, self._n_planes)
-        values[:] = planes[0]
-        for index, plane in enumerate(planes[1:], start=1):
-            values |= plane.astype(values.dtype) << 8 * index
+        values[:] = planes[-1]
+        for plane in planes[-2::-1]:
+            values <<= 8
+            values |= plane
 
     def _packed(self, plane: NDArray[np.uint8]) -> bytes | memoryview:
         packed = self._compressor.compress(plane.data)
@@ -121,25 +130,33 @@ class Int8:
 
     def __init__(self, kv_type: KVType) -> None:
         self._kv_type = kv_type
-        too_large, self._too_large_bits = _TOO_LARGE[kv_type]
-        self._largest_scale = np.float32(too_large / _CODE_MAX)
+        self._too_large, self._too_large_bits = _TOO_LARGE[kv_type]
+        self._largest_scale = np.float32(self._too_large / _CODE_MAX)
+        self._magnitudes = _Room(np.dtype(f"<u{kv_type.element_bytes}"))
+        self._values = _Room(np.float32)
+        self._codes = _Room(np.int8)
 
-    def pack(self, rows: memoryview, head_dim: int) -> bytes | None:
+    def pack(self, rows: memoryview, head_dim: int) -> Body | None:
         if self._body_bytes(len(rows), head_dim) >= len(rows):
             return None
         bits = _integers(rows, self._kv_type.element_bytes).reshape(-1, head_dim)
         # Without their signs floats are ordered as their bits are, with infinity and what is no number above all else.
-        sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
-        largest_bits = (bits & ~sign).max(-1)
+        magnitudes = self._magnitudes.take(bits.shape)
+        np.bitwise_and(bits, (1 << (8 * bits.itemsize - 1)) - 1, out=magnitudes)
+        largest_bits = magnitudes.max(-1)
         if (largest_bits >= self._too_large_bits).any():
             return None
-        largest = _widened(largest_bits, self._kv_type)
+        largest = np.empty(largest_bits.shape, np.float32)
+        _widen(largest_bits, self._kv_type, largest)
         scales = largest / np.float32(_CODE_MAX)
         scales[scales < _SMALLEST_SCALE] = 0
         inverse = np.divide(np.float32(_CODE_MAX), largest, out=np.zeros_like(largest), where=scales > 0)
-        values = _widened(bits, self._kv_type) * inverse[:, np.newaxis]
-        codes = np.rint(values, out=values).astype(np.int8)
-        return scales.astype(_SCALE).tobytes() + codes.tobytes()
+        values, codes = self._values.take(bits.shape), self._codes.take(bits.shape)
+        _widen(bits, self._kv_type, values)
+        values *= inverse[:, np.newaxis]
+        np.rint(values, out=values)
+        np.copyto(codes, values, casting="unsafe")
+        return scales.astype(_SCALE).tobytes(), codes.data.cast("B")
 
     def may_be(self, body_bytes: int, rows_bytes: int, head_dim: int) -> bool:
         return body_bytes == self._body_bytes(rows_bytes, head_dim) < rows_bytes
@@ -150,10 +167,9 @@ class Int8:
         if not ((scales >= 0) & (scales <= self._largest_scale)).all():
             raise ProtocolError("a packed block with a scale that is no number, negative or too large")
         codes = np.frombuffer(body, np.int8, offset=scales.nbytes).reshape(n_heads, head_dim)
-        values = np.multiply(codes, scales[:, np.newaxis], dtype=np.float32)
-        _integers(into, self._kv_type.element_bytes).reshape(values.shape)[:] = _narrowed(
-            values, self._kv_type
-        )
+        values = self._values.take(codes.shape)
+        np.multiply(codes, scales[:, np.newaxis], out=values, dtype=np.float32)
+        _narrow(values, self._kv_type, _integers(into, self._kv_type.element_bytes).reshape(values.shape))
 
     def _body_bytes(self, rows_bytes: int, head_dim: int) -> int:
         return self._n_heads(rows_bytes, head_dim) * (_SCALE.itemsize + head_dim)
@@ -162,47 +178,58 @@ class Int8:
         return rows_bytes // (self._kv_type.element_bytes * head_dim)
 
 
+class _Room:
+    """Memory for what packing takes in between, kept from block to block: new pages cost more than the work in them."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._array = np.empty(0, dtype)
+
+    def take(self, shape: tuple[int, ...]) -> Values:
+        n_values = math.prod(shape)
+        if self._array.size < n_values:
+            self._array = np.empty(n_values, self._array.dtype)
+        return self._array[:n_values].reshape(shape)
+
+
 def _integers(rows: memoryview, n_bytes: int) -> Values:
     """The values' bits, where they lie."""
     return np.frombuffer(rows, f"<u{n_bytes}")
 
 
-def _widened(bits: Values, kv_type: KVType) -> NDArray[np.float32]:
+def _widen(bits: Values, kv_type: KVType, into: NDArray[np.float32]) -> None:
     """float32 of the bits of that type."""
     match kv_type:
         case KVType.BF16:
-            return (bits.astype(np.uint32) << 16).view(np.float32)
+            np.left_shift(bits, 16, out=into.view(np.uint32), dtype=np.uint32)
         case KVType.F16:
-            return bits.view("<f2").astype(np.float32)
+            into[:] = bits.view("<f2")
         case KVType.F32:
-            return bits.view("<f4").astype(np.float32)
+            into[:] = bits.view("<f4")
 
 
-def _narrowed(values: NDArray[np.float32], kv_type: KVType) -> Values:
-    """The bits in that type of float32 values that it can hold, rounded to nearest, halves to even. May write there."""
+def _narrow(values: NDArray[np.float32], kv_type: KVType, into: Values) -> None:
+    """The bits in that type of float32 values that it can hold, rounded to nearest. Writes in `values` too."""
     match kv_type:
         case KVType.BF16:
             bits = values.view(np.uint32)
-            odd = bits >> 16
-            odd &= 1
-            odd += 0x7FFF
-            bits += odd
-            return bits >> 16
+            bits += 0x8000
+            np.right_shift(bits, 16, out=into, casting="unsafe")
         case KVType.F16:
-            return values.astype("<f2").view("<u2")
+            into.view("<f2")[:] = values
         case KVType.F32:
-            return values.view("<u4")
+            into.view("<f4")[:] = values
 
 
 def lossless_speed(kv_type: KVType, clock: Callable[[], float] = time.perf_counter) -> LosslessSpeed:
     """Measured here, within milliseconds, on values as K and V are distributed."""
     values = np.random.default_rng(0).standard_normal(BLOCK_BYTES // kv_type.element_bytes, np.float32)
-    rows = memoryview(_narrowed(values, kv_type).astype(f"<u{kv_type.element_bytes}").tobytes())
+    rows = memoryview(bytearray(BLOCK_BYTES))
+    _narrow(values, kv_type, _integers(rows, kv_type.element_bytes))
     codec, into = Lossless(kv_type), memoryview(bytearray(len(rows)))
     body, slower_s = b"", []
     for _ in range(_TRIES):
         begun = clock()
-        body = codec.pack(rows, 1) or body
+        body = b"".join(codec.pack(rows, 1) or (body,))
         packed = clock()
         codec.unpack(memoryview(body), into, 1)
         slower_s.append(max(packed - begun, clock() - packed))

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec
-from engine.wire.blocks import packed_blocks
+from engine.wire.blocks import block_codec, packed_blocks
 from engine.wire.client import ClientConnection, DataStream
 from engine.wire.codec import CODECS, PayloadCodec, encode_data_header
 from engine.wire.connection import Event
@@ -209,7 +209,8 @@ class Glued:
             out += b"".join(self.source[offset : offset + n_bytes] for offset, n_bytes in spans)
             return
         rows = self.worker.row_spans(request, chunk=chunk, layer=layer, spans=spans)
-        for part in packed_blocks(header.codec, SPEC.kv_type, rows, memoryview(self.source)):
+        packer = block_codec(header.codec, SPEC.kv_type)
+        for part in packed_blocks(lambda: packer, rows, memoryview(self.source)):
             out += part
 
     def push_chunk(self, request: int, chunk: int) -> None:

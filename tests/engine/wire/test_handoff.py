@@ -483,7 +483,7 @@ def packed_and_back(ends: Glued, codec: PayloadCodec, first: int, stop: int) -> 
             packer = block_codec(codec, SPEC.kv_type)
             body = packer.pack(rows, head_dim) if n_bytes else None
             if body is not None:
-                packer.unpack(memoryview(body), rows, head_dim)
+                packer.unpack(memoryview(b"".join(body)), rows, head_dim)
     return bytes(memory)
 
 

@@ -36,6 +36,11 @@ def values_of(rows: memoryview | bytes, kv_type: KVType) -> np.ndarray:
     return torch.frombuffer(bytearray(rows), dtype=TORCH[kv_type]).float().numpy()
 
 
+def packed(codec: Lossless | Int8, rows: memoryview, head_dim: int) -> bytes | None:
+    body = codec.pack(rows, head_dim)
+    return None if body is None else b"".join(body)
+
+
 def normal(n_values: int, kv_type: KVType, *, seed: int = 5) -> memoryview:
     return rows_of(np.random.default_rng(seed).standard_normal(n_values), kv_type)
 
@@ -50,7 +55,7 @@ def unpacked(codec: Lossless | Int8, body: bytes, n_bytes: int, head_dim: int) -
 @pytest.mark.parametrize("kv_type", KVType)
 def test_nothing_is_lost(kv_type: KVType) -> None:
     rows = normal(3000, kv_type)
-    body = Lossless(kv_type).pack(rows, 10)
+    body = packed(Lossless(kv_type), rows, 10)
     assert body is not None and len(body) < 0.9 * len(rows)
     assert unpacked(Lossless(kv_type), body, len(rows), 10) == bytes(rows)
 
@@ -58,7 +63,7 @@ def test_nothing_is_lost(kv_type: KVType) -> None:
 @given(st.sampled_from(KVType), st.binary(min_size=1, max_size=40), st.integers(1, 50), st.randoms())
 def test_nothing_is_lost_whatever_the_bytes(kv_type: KVType, some: bytes, times: int, random: object) -> None:
     whole = some * times * kv_type.element_bytes
-    body = Lossless(kv_type).pack(memoryview(whole), 1)
+    body = packed(Lossless(kv_type), memoryview(whole), 1)
     if body is not None:
         assert len(body) < len(whole)
         assert unpacked(Lossless(kv_type), body, len(whole), 1) == whole
@@ -66,12 +71,12 @@ def test_nothing_is_lost_whatever_the_bytes(kv_type: KVType, some: bytes, times:
 
 def test_what_does_not_shrink_is_not_packed() -> None:
     noise = memoryview(np.random.default_rng(1).bytes(4096))
-    assert Lossless(KVType.BF16).pack(noise, 16) is None
+    assert packed(Lossless(KVType.BF16), noise, 16) is None
 
 
 def test_a_plane_that_does_not_shrink_is_sent_as_it_is() -> None:
     rows = normal(2000, KVType.BF16)
-    body = Lossless(KVType.BF16).pack(rows, 20)
+    body = packed(Lossless(KVType.BF16), rows, 20)
     assert body is not None
     lower, upper = struct.unpack_from("<2I", body)
     assert (lower, body[8 : 8 + lower]) == (2000, bytes(rows)[0::2])
@@ -86,7 +91,7 @@ def test_codes_are_within_half_a_step_of_each_heads_own_scale(kv_type: KVType) -
         np.random.default_rng(2).standard_normal((n_heads, head_dim)) * np.logspace(-3, 3, n_heads)[:, None]
     )
     rows = rows_of(values, kv_type)
-    body = Int8(kv_type).pack(rows, head_dim)
+    body = packed(Int8(kv_type), rows, head_dim)
     assert body is not None and len(body) == n_heads * (4 + head_dim)
     wanted = values_of(rows, kv_type).reshape(n_heads, head_dim)
     got = values_of(unpacked(Int8(kv_type), body, len(rows), head_dim), kv_type).reshape(n_heads, head_dim)
@@ -94,7 +99,7 @@ def test_codes_are_within_half_a_step_of_each_heads_own_scale(kv_type: KVType) -
     assert (np.abs(got - wanted) <= largest / 127 / 2 * 1.001 + largest * STEP[kv_type]).all()
     # The largest of each head comes back as it was, and so a second time changes nothing.
     assert np.allclose(np.abs(got).max(-1, keepdims=True), largest, rtol=2 * STEP[kv_type])
-    again = Int8(kv_type).pack(rows_of(got, kv_type), head_dim)
+    again = packed(Int8(kv_type), rows_of(got, kv_type), head_dim)
     assert again is not None and again[4 * n_heads :] == body[4 * n_heads :]
 
 
@@ -105,7 +110,7 @@ def test_codes_are_within_half_a_step_of_each_heads_own_scale(kv_type: KVType) -
 def test_whatever_bits_a_head_holds_it_is_packed_well_or_not_at_all(kv_type: KVType, bits: list[int]) -> None:
     rows = memoryview(struct.pack("<8H", *bits))
     values = values_of(rows, kv_type)
-    body = Int8(kv_type).pack(rows, 8)
+    body = packed(Int8(kv_type), rows, 8)
     if body is None:
         assert not (np.abs(values) < TOO_LARGE[kv_type]).all()
         return
@@ -117,10 +122,10 @@ def test_whatever_bits_a_head_holds_it_is_packed_well_or_not_at_all(kv_type: KVT
 
 def test_zeros_and_heads_of_few_values() -> None:
     zeros = memoryview(bytes(64))
-    body = Int8(KVType.BF16).pack(zeros, 8)
+    body = packed(Int8(KVType.BF16), zeros, 8)
     assert body is not None and unpacked(Int8(KVType.BF16), body, 64, 8) == bytes(64)
     # Two values of two bytes against a scale and two codes.
-    assert Int8(KVType.BF16).pack(normal(32, KVType.BF16), 4) is None
+    assert packed(Int8(KVType.BF16), normal(32, KVType.BF16), 4) is None
     assert not Int8(KVType.BF16).may_be(64, 64, 4)
 
 
@@ -129,7 +134,7 @@ def test_zeros_and_heads_of_few_values() -> None:
 def test_a_block_with_what_is_no_number_is_not_packed(wrong: float, kv_type: KVType) -> None:
     values = np.ones(64)
     values[37] = wrong
-    assert Int8(kv_type).pack(rows_of(values, kv_type), 16) is None
+    assert packed(Int8(kv_type), rows_of(values, kv_type), 16) is None
 
 
 def scaled(*scales: float, codes: bytes = b"\x01\x7f\x81\x80\x00\x05\x06\x07\x08\x09\x0a\x0b") -> memoryview:
@@ -189,7 +194,7 @@ def test_planes_that_lie_are_refused_and_nothing_written(name: str) -> None:
 def test_a_spoilt_plane_is_never_taken_for_longer_or_shorter() -> None:
     """Each byte of a compressed plane, spoilt: an error, or rows of the right length."""
     rows = normal(1000, KVType.BF16)
-    body = Lossless(KVType.BF16).pack(rows, 10)
+    body = packed(Lossless(KVType.BF16), rows, 10)
     assert body is not None
     for at in range(1008, len(body), 7):
         spoilt = bytearray(body)
@@ -207,7 +212,7 @@ def test_golden_bodies() -> None:
     rows = memoryview(bytes(range(64)) * 2 + bytes(128))
     assert unpacked(Lossless(KVType.BF16), golden["lossless_body"], 256, 8) == bytes(rows)
     codes = rows_of(np.arange(-12, 12) / 4, KVType.BF16)
-    assert Int8(KVType.BF16).pack(codes, 12) == golden["int8_body"]
+    assert packed(Int8(KVType.BF16), codes, 12) == golden["int8_body"]
     assert unpacked(Int8(KVType.BF16), golden["int8_body"], 48, 12) == bytes.fromhex(
         json.loads(GOLDEN.read_text())["int8_rows"]
     )
