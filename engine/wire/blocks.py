@@ -20,7 +20,6 @@ from engine.wire.limits import BLOCK_BYTES
 
 BLOCK_HEADER = struct.Struct("<I")
 
-
 # A packed block, in pieces.
 Body = tuple[bytes | memoryview, ...]
 
@@ -64,6 +63,8 @@ class RowSpan:
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """(offset, bytes) of each block: as many whole rows as BLOCK_BYTES hold, and one at least."""
+        if not self.n_bytes:
+            return
         step = max(1, BLOCK_BYTES // self.row_bytes) * self.row_bytes
         end = self.offset + self.n_bytes
         for at in range(self.offset, end, step):

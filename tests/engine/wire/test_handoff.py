@@ -550,6 +550,7 @@ def test_blocks_hold_whole_rows_and_a_bounded_number_of_bytes() -> None:
     assert all(n_bytes % 600 == 0 and n_bytes <= BLOCK_BYTES for _, n_bytes in blocks)
     long_rows = RowSpan(offset=0, n_bytes=2 * 600_000, row_bytes=600_000, head_dim=20)
     assert list(long_rows.blocks()) == [(0, 600_000), (600_000, 600_000)]
+    assert list(RowSpan(offset=7, n_bytes=0, row_bytes=0, head_dim=0).blocks()) == []
 
 
 def block(n_bytes: int, body: bytes = b"") -> bytes:
