@@ -28,6 +28,7 @@ from engine.errors import BatonError, HostError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
 from engine.handoff.channel import CourierConfig
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
@@ -163,7 +164,9 @@ def open_decode_engine(
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     client = None
     if has_worker:
-        config = _courier_config(args, loaded, role=Role.DECODE, dial=peer_address())
+        config = _courier_config(
+            args, loaded, role=Role.DECODE, dial=peer_address(), codec=CodecPolicy(args.codec)
+        )
         client = PrefillClient(config, memory.share())
     known_rates = _known_rates(args, loaded)
     rates = known_rates.load()
@@ -342,7 +345,12 @@ def _warm_up(model: Model, pool: SequencePool, *, decode: bool) -> None:
 
 
 def _courier_config(
-    args: argparse.Namespace, loaded: _Loaded, *, role: Role, dial: str | None
+    args: argparse.Namespace,
+    loaded: _Loaded,
+    *,
+    role: Role,
+    dial: str | None,
+    codec: CodecPolicy = CodecPolicy.AUTO,
 ) -> CourierConfig:
     folder = identity_dir(args.identity)
     return CourierConfig(
@@ -357,6 +365,7 @@ def _courier_config(
         memory_bytes=loaded.cache.total_bytes(),
         identity=_model_identity(loaded),
         max_prompt_tokens=loaded.cache.n_ctx,
+        codec=codec,
     )
 
 

@@ -275,6 +275,14 @@ ROUTE = Setting(
     choices=("auto", "always", "never"),
     help="where prompts are prefilled: where it is sooner, at the worker whenever it can, or here",
 )
+CODEC = Setting(
+    name="codec",
+    kind=str,
+    default="auto",
+    choices=("auto", "raw", "lossless", "int8"),
+    help="how K and V travel from the worker: raw, packed without loss, or auto, whichever of the two is sooner; "
+    "int8 halves them, and changes answers a little",
+)
 WEIGHTS = Setting(
     name="weights",
     kind=str,

@@ -128,9 +128,13 @@ class Journal:
             tail_ms=event.tail_ms,
             compute_ms=event.compute_ms,
             receive_ms=event.receive_ms,
+            wire_bytes=event.wire_bytes,
+            codec=event.codec,
+            codec_reason=event.codec_reason,
         )
         timeline.add_figures(figures, event.chunk_compute_ms)
         totals = self.totals
+        totals.wire_bytes += figures.wire_bytes
         totals.overlap.add(figures.overlap)
         totals.tail_s.add(figures.tail_ms / 1000.0)
         goodput = figures.goodput

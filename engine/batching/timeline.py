@@ -58,13 +58,19 @@ class Fallback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """A handoff that ran to its end; see `handoff.telemetry.HandoffRecord` for the clocks."""
+    """A handoff that ran to its end; see `handoff.telemetry.HandoffRecord` for the clocks.
+
+    `bytes` of K and V came as `wire_bytes`, by the codec named, for the reason given in words.
+    """
 
     bytes: int
     overlap: float
     tail_ms: float
     compute_ms: float
     receive_ms: float
+    wire_bytes: int = 0
+    codec: str = ""
+    codec_reason: str = ""
 
     @property
     def hidden_ms(self) -> float:

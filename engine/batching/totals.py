@@ -57,6 +57,7 @@ class Histogram:
 class Totals:
     """Since the engine's start. A prompt's tokens count when its request is over, by where they came from.
 
+    `wire_bytes` are what came over the link in handoffs that ran to their end.
     `goodput` and `best_goodput` are bytes a second: of the last handoff, and the highest of all.
     """
 
@@ -65,6 +66,7 @@ class Totals:
     remote_tokens: int = 0
     generated_tokens: int = 0
     handoff_bytes: int = 0
+    wire_bytes: int = 0
     goodput: float = 0.0
     best_goodput: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -21,11 +21,14 @@ from engine.cache.spec import CacheSpec, KVType
 from engine.errors import HostError, PeerLost, ProcessFailed
 from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import Failed, Finished
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.node.identity import Identity
 from engine.node.scratch import private_folder
+from engine.wire.blocks import BlockCodec, RowSpan, block_codec
+from engine.wire.codec import PayloadCodec
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
 LOOPBACK = "loopback"
@@ -38,6 +41,9 @@ _STILL_TIMEOUT_S = 60.0
 
 _BLOCK_BYTES = 8 << 20
 
+# Blocks begin at so many places of the same values, each a step from the last.
+_ORDERS, _STEP = 1 << 16, 997
+
 
 @dataclass(frozen=True, kw_only=True)
 class HandoffConfig:
@@ -49,6 +55,7 @@ class HandoffConfig:
     compute_ms_per_chunk: float
     link: str = LOOPBACK
     data_streams: int = 1
+    codec: CodecPolicy = CodecPolicy.RAW
 
     @property
     def stop(self) -> int:
@@ -94,30 +101,60 @@ class Caches:
         self.source = source
         self.landing = landing
         self.landings = landings_for(config.spec, config.stop)
-        self._spans = landing_spans(self.landings)
+        self._config = config
 
     def fill(self) -> None:
-        """Random bytes to send, so that no two places hold the same, and pages to land in, as a slot has that served
-        before."""
+        """Values to send, distributed as K and V are and in other order at every place, and pages to land in, as a slot
+        has that served before."""
         import numpy as np
 
         zeros = bytes(_BLOCK_BYTES)
-        for offset, span_bytes in self._spans:
-            rng = np.random.default_rng(offset)
-            for at, n_bytes in _blocks(offset, span_bytes):
-                self.source.buffer[at : at + n_bytes] = rng.bytes(n_bytes)
-                self.landing.buffer[at : at + n_bytes] = zeros[:n_bytes]
+        n_values = (_BLOCK_BYTES + _ORDERS * 2) // 2
+        drawn = np.random.default_rng(0).standard_normal(n_values, np.float32)
+        values = memoryview((drawn.view(np.uint32) >> 16).astype("<u2").tobytes())
+        places = (place for span in landing_spans(self.landings) for place in _blocks(*span))
+        for index, (at, n_bytes) in enumerate(places):
+            first = 2 * (_STEP * index % _ORDERS)
+            self.source.buffer[at : at + n_bytes] = values[first : first + n_bytes]
+            self.landing.buffer[at : at + n_bytes] = zeros[:n_bytes]
 
     def check(self) -> None:
-        """Raises HostError when what landed is not what was sent."""
-        for offset, span_bytes in self._spans:
-            for at, n_bytes in _blocks(offset, span_bytes):
-                if bytes(self.source.buffer[at : at + n_bytes]) != bytes(
-                    self.landing.buffer[at : at + n_bytes]
-                ):
+        """Raises HostError when what landed is not what was sent, or what the codec makes of it."""
+        for span, packer in self._sent():
+            for at, n_bytes in span.blocks():
+                due = bytearray(self.source.buffer[at : at + n_bytes])
+                if packer is not None and (body := packer.pack(memoryview(due), span.head_dim)):
+                    packer.unpack(memoryview(b"".join(body)), memoryview(due), span.head_dim)
+                if due != self.landing.buffer[at : at + n_bytes]:
                     raise HostError(
                         f"what landed at {at} is not what was sent: this is a fault in Baton, please report it"
                     )
+
+    def _sent(self) -> Iterator[tuple[RowSpan, BlockCodec | None]]:
+        """All that is sent, a state as one row, with the codec that changes it."""
+        spec = self._config.spec
+        lossy = (
+            block_codec(PayloadCodec.INT8, spec.kv_type) if self._config.codec is CodecPolicy.INT8 else None
+        )
+        for landing, layer in zip(self.landings, spec.layers, strict=True):
+            rows = landing.stop - landing.first
+            for offset, row_bytes, head_dim in (
+                (landing.k_offset, landing.k_row_bytes, layer.k_head_dim),
+                (landing.v_offset, landing.v_row_bytes, layer.v_head_dim),
+            ):
+                if row_bytes:
+                    n_bytes = rows * row_bytes
+                    yield (
+                        RowSpan(offset=offset, n_bytes=n_bytes, row_bytes=row_bytes, head_dim=head_dim),
+                        lossy,
+                    )
+            if n_bytes := landing.state_bytes:
+                yield (
+                    RowSpan(
+                        offset=landing.state_offset, n_bytes=n_bytes, row_bytes=n_bytes, head_dim=n_bytes
+                    ),
+                    None,
+                )
 
 
 @contextlib.contextmanager
@@ -243,6 +280,7 @@ def joined(config: HandoffConfig, link: Link, caches: Caches) -> Iterator[Courie
                 decoder,
                 worker_id.fingerprint,
                 dial=f"{link.worker_host}:{port}",
+                codec=config.codec,
                 start_through=link.enter_decoder,
                 **common,
             ),

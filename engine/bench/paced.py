@@ -75,18 +75,22 @@ class PacedPrefiller:
             (region.v_offset + row * region.v_row_bytes, rows * region.v_row_bytes),
         ]
 
-    def tail_limit_s(self, chunks: list[tuple[int, int]], *, bytes_per_s: float) -> float:
+    def tail_limit_s(
+        self, chunks: list[tuple[int, int]], *, bytes_per_s: float, packed: float = 1.0
+    ) -> float:
         """The least tail that a link of that ceiling leaves when these chunks, the whole prompt, are handed over.
 
+        `packed` is the share of K's and V's bytes that their codec leaves; states are sent as they are.
         Over the layers of the last chunk: what is to be sent from that layer on, less the compute that is left then.
         """
         start, stop = chunks[0][0], chunks[-1][1]
         first, end = chunks[-1]
         chunk_s = self._s_per_token * (end - first)
-        limit_s, unsent_bytes = 0.0, 0
+        limit_s, unsent_bytes = 0.0, 0.0
         for layer in reversed(range(len(self._ready_at))):
             spans = self.spans(0, layer, first, end, final=True, start=start, stop=stop)
-            unsent_bytes += sum(n_bytes for _, n_bytes in spans)
+            share = 1.0 if self._spec.layers[layer].kind is LayerKind.RECURRENT else packed
+            unsent_bytes += share * sum(n_bytes for _, n_bytes in spans)
             left_s = chunk_s * (1 - self._ready_at[layer])
             limit_s = max(limit_s, unsent_bytes / bytes_per_s - left_s)
         return limit_s

@@ -7,8 +7,9 @@ numbers are taken in the ways that it computes them:
              last token decoded over the prefilled cache, as `serve` does it
     decode   every token decoded, one by one
     prefill  the logits of the prefilled rows themselves, which are never sampled from
+    int8     as prompt, where the worker prefilled and `--codec int8` brought the rows
 
-The result is the worse of the first two; the third is shown beside them. llama.cpp is measured on the same tokens as
+The result is the worse of the first two; the others are shown beside them. llama.cpp is measured on the same tokens as
 a batch and one by one, and its better way counts.
 """
 
@@ -43,6 +44,8 @@ from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
 from engine.node.scratch import private_folder
 from engine.tokenizer import Tokenizer
+from engine.wire.blocks import RowSpan, block_codec
+from engine.wire.codec import PayloadCodec
 
 WINDOW_TOKENS = 512
 CHUNK = 512
@@ -80,7 +83,7 @@ _MAX_TEXT_BYTES = 64 << 20
 # Logits of decoded positions are compared in groups of this many rows.
 _ROWS_AT_ONCE = 32
 
-PROMPT, DECODE, PREFILL = "prompt", "decode", "prefill"
+PROMPT, DECODE, PREFILL, INT8 = "prompt", "decode", "prefill", "int8"
 # What counts: the ways in which logits come about that a token is sampled from.
 SERVED = (PROMPT, DECODE)
 PEER_BATCH, PEER_ONE = "batch", "one_by_one"
@@ -197,7 +200,9 @@ class Reader:
     def __init__(self, model: Model, kv_type: KVType, n_ctx: int) -> None:
         spec = model.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=1)
         self._model = model
-        self._pool = SequencePool(spec, model.device, memoryview(mmap.mmap(-1, spec.total_bytes())))
+        self._memory = memoryview(mmap.mmap(-1, spec.total_bytes()))
+        self._pool = SequencePool(spec, model.device, self._memory)
+        self._int8 = block_codec(PayloadCodec.INT8, kv_type)
 
     @property
     def _sequence(self) -> SequenceState:
@@ -219,23 +224,43 @@ class Reader:
         for position, token in enumerate(tokens):
             yield position, self._decode(token)
 
-    def prompted(self, tokens: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """Each position and its logits, float32 [V], decoded over prefilled ones.
+    def prompted(self, tokens: list[int], *, by_int8: bool = False) -> Iterator[tuple[int, Tensor]]:
+        """Each position and its logits, float32 [V], decoded over prefilled ones, or what int8 makes of those.
 
         From the end on: decoding a token replaces its prefilled row, and no earlier position sees that.
         """
         self._sequence.reset()
         for position in range(len(tokens) - 1, -1, -1):
-            self._hold(tokens[:position])
+            self._hold(tokens[:position], by_int8=by_int8)
             yield position, self._decode(tokens[position])
 
-    def _hold(self, tokens: list[int]) -> None:
+    def _hold(self, tokens: list[int], *, by_int8: bool) -> None:
         """Have `tokens` in the cache, prefilled, and nothing else; a cache that cannot go back is filled again."""
         keep = self._sequence.reusable(tokens)
         self._sequence.truncate(keep)
         for first in range(keep, len(tokens), CHUNK):
             segment = Segment(sequence=self._sequence, tokens=tokens[first : first + CHUNK], n_logits=0)
             self._model.forward([segment], [])
+        if by_int8:
+            self._pass_over_wire(keep, len(tokens))
+
+    def _pass_over_wire(self, first: int, stop: int) -> None:
+        """Rows [first, stop) as they land when they come by int8. The worker itself goes on with its own."""
+        spec, sequence, memory = self._pool.spec, self._sequence, self._memory
+        for index, layer in enumerate(spec.layers):
+            sequence.flush_out(index, first, stop, final=True, start=first, stop=stop)
+            for (offset, n_bytes), row_bytes, head_dim in zip(
+                sequence.spans(index, first, stop, final=True, start=first, stop=stop),
+                (layer.k_row_bytes(spec.kv_type), layer.v_row_bytes(spec.kv_type)),
+                (layer.k_head_dim, layer.v_head_dim),
+                strict=True,
+            ):
+                rows = RowSpan(offset=offset, n_bytes=n_bytes, row_bytes=row_bytes, head_dim=head_dim)
+                for at, block_bytes in rows.blocks():
+                    block = memory[at : at + block_bytes]
+                    if body := self._int8.pack(block, head_dim):
+                        self._int8.unpack(memoryview(b"".join(body)), block, head_dim)
+        sequence.flush_in(first, stop, final=True)
 
     def _decode(self, token: int) -> Tensor:
         return self._model.forward([], [Segment(sequence=self._sequence, tokens=[token])])[0].cpu()
@@ -250,7 +275,7 @@ def compare(
     on_note: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[dict[str, Score], dict[str, Score]]:
     """Scores of our ways and the peer's, against the reference. One window's logits are held at a time."""
-    ours = {way: Divergence() for way in (PROMPT, DECODE, PREFILL)}
+    ours = {way: Divergence() for way in (PROMPT, DECODE, PREFILL, INT8)}
     theirs = {way: Divergence() for way in (PEER_BATCH, PEER_ONE)} if peer is not None else {}
     for index, tokens in enumerate(windows):
         on_note(f"window {index + 1} of {len(windows)}")
@@ -258,6 +283,7 @@ def compare(
         ours[PREFILL].add(wanted, own.prefilled(tokens))
         _add_rows(ours[DECODE], wanted, own.decoded(tokens))
         _add_rows(ours[PROMPT], wanted, own.prompted(tokens))
+        _add_rows(ours[INT8], wanted, own.prompted(tokens, by_int8=True))
         for way, divergence in theirs.items():
             if peer is not None:
                 _add_peer(divergence, wanted, peer, tokens, one_by_one=way == PEER_ONE)

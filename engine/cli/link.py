@@ -62,8 +62,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"passed": passed, "prompts": rows}))
     else:
-        print(_verdict(rows, passed=passed))
+        print(_verdict(rows, passed=passed, by_int8=not passed and _by_int8(endpoint)))
     return 0 if passed else 1
+
+
+def _by_int8(endpoint: Endpoint) -> bool:
+    """Whether a slot's last K and V came in 8 bits, which alone may change an answer."""
+    handoffs = [(slot["timeline"] or {}).get("handoff") for slot in endpoint.get("/slots")]
+    return any(handoff["codec"] == "int8" for handoff in handoffs if handoff)
 
 
 def _prompts(endpoint: Endpoint, lengths: tuple[int, ...]) -> list[list[int]]:
@@ -157,10 +163,12 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['prompt_tokens']:6d} tokens {times} {row['bytes'] / 1e6:8.1f} MB  {outcome}"
 
 
-def _verdict(rows: list[dict[str, Any]], *, passed: bool) -> str:
+def _verdict(rows: list[dict[str, Any]], *, passed: bool, by_int8: bool) -> str:
     n_local = sum(row["prefill"] != "remote" for row in rows)
     if n_local:
         return f"{n_local} of {len(rows)} prompts could not be prefilled by the worker"
+    if by_int8:
+        return "answers may part with --codec int8: start Baton without it to compare the two computers"
     if not passed:
         return "the two computers do not compute the same: check that both run the same version, and look at their logs"
     n_ties = sum(row["near_tie"] for row in rows)

@@ -17,6 +17,7 @@ import msgspec
 
 from engine.cache.spec import Landing
 from engine.errors import ProcessFailed
+from engine.handoff.codec_choice import CodecPolicy
 from engine.wire.messages import Code, ModelIdentity, Role
 
 _LENGTH = struct.Struct("<I")
@@ -51,6 +52,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     identity: ModelIdentity
     data_streams: int = 1
+    codec: CodecPolicy = CodecPolicy.AUTO
     max_prompt_tokens: int = 0
     start_through: tuple[str, ...] = ()
 
@@ -142,8 +144,13 @@ class AskCommitted(Message, frozen=True):
 
 
 class AskFinished(Message, frozen=True):
+    """`payload_bytes` of rows and states came as `wire_bytes`, by the codec named, for the reason given."""
+
     request: int
     payload_bytes: int
+    wire_bytes: int
+    codec: str
+    codec_reason: str
     overlap: float
     tail_us: int
     first_byte_us: int

@@ -40,6 +40,7 @@ class Committed:
 class Finished:
     """The worker is done, and the courier will write no more.
 
+    `payload_bytes` of rows and states came as `wire_bytes`, by the codec named, for the reason given in words.
     `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
     acknowledgement of the final commit. `compute_ms` and those of each chunk are the worker's, `receive_ms` is the time
     from the first frame that was whole to the last.
@@ -52,6 +53,9 @@ class Finished:
     compute_ms: float = 0.0
     chunk_compute_ms: tuple[float, ...] = ()
     receive_ms: float = 0.0
+    wire_bytes: int = 0
+    codec: str = ""
+    codec_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ called.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -24,6 +25,7 @@ import msgspec
 
 from engine.errors import BatonError, PeerError, PeerLost, PeerUntrusted, ProcessFailed, ProtocolError
 from engine.handoff import channel as ch
+from engine.handoff.codec_choice import CodecChooser
 from engine.handoff.failure import FailureCode, Going
 from engine.handoff.link import ClientLink, Link, WorkerLink, describe
 from engine.handoff.shared import SharedMemory
@@ -57,6 +59,7 @@ from engine.node.identity import (
 from engine.repeats import Repeats
 from engine.wire.client import ClientConnection
 from engine.wire.codec import (
+    CODECS,
     FRAME_HEADER,
     STREAM_MESSAGES,
     FrameKind,
@@ -73,7 +76,8 @@ from engine.wire.limits import (
     PROTOCOL_MINOR,
     SESSION_BYTES,
 )
-from engine.wire.messages import RAW_CODEC, Attach, Hello, HelloReply, Role
+from engine.wire.messages import Attach, Hello, HelloReply, Role
+from engine.wire.packing import lossless_speed
 from engine.wire.worker import WorkerConnection
 
 log = logging.getLogger(__name__)
@@ -81,8 +85,6 @@ log = logging.getLogger(__name__)
 # Waits between two calls of a computer that does not answer: short at first, for one that is just restarting.
 _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 5.0
-
-_CODECS = (RAW_CODEC,)
 
 # A line of the log for the first caller of a kind who is turned away, and one more each time this is over.
 _COUNT_STRANGERS_S = 60.0
@@ -282,12 +284,22 @@ class Courier:
             role=Role.DECODE,
             session=os.urandom(SESSION_BYTES),
             identity=self._config.identity,
-            codecs=_CODECS,
+            codecs=CODECS,
             data_streams=self._config.data_streams,
         )
         connection = ClientConnection(hello=hello, clock=now_us)
         return ClientLink(
-            number, connection, control, peer=peer, emit=self._emit, on_over=self._forget, memory=self._memory
+            number,
+            connection,
+            control,
+            peer=peer,
+            emit=self._emit,
+            on_over=self._forget,
+            memory=self._memory,
+            chooser=CodecChooser(
+                self._config.codec,
+                speed=functools.partial(lossless_speed, self._config.identity.kv_type),
+            ),
         )
 
     def _worker(self, number: int, control: ssl.SSLSocket, peer: str) -> WorkerLink:
@@ -296,7 +308,7 @@ class Courier:
             protocol_minor=PROTOCOL_MINOR,
             role=Role.PREFILL,
             identity=self._config.identity,
-            codecs=_CODECS,
+            codecs=CODECS,
             data_streams=self._config.data_streams,
             max_prompt_tokens=self._config.max_prompt_tokens,
         )

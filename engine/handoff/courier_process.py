@@ -28,6 +28,9 @@ _LONGEST_WAIT_S = 5.0
 # Prefers the cipher that takes the least time; Python has no call for the ciphers of TLS 1.3.
 _TLS_SETTINGS = Path(__file__).with_name("courier_tls.cnf")
 
+# A courier multiplies no matrices, for which numpy would start a thread a core.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
 # How long a courier may take to say goodbye to its peer.
 _GOODBYE_S = 2.0
 
@@ -154,7 +157,7 @@ class CourierProcess:
                 [*self._config.start_through, *own_command(), "courier"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                env=tls_environment(),
+                env=_ONE_THREAD | tls_environment(),
                 pass_fds=(theirs.fileno(), self._memory.descriptor),
             )
         except OSError as error:

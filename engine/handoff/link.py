@@ -7,17 +7,21 @@ the courier's business.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from engine.cache.spec import Landing
+from engine.cache.spec import KVType, Landing
 from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
+from engine.handoff.codec_choice import CodecChoice, CodecChooser
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
+from engine.wire.blocks import BlockCodec, block_codec, packed_blocks
 from engine.wire.client import (
     ChunkCommitted,
     ClientConnection,
@@ -28,7 +32,7 @@ from engine.wire.client import (
     RequestProgressed,
     RequestReleased,
 )
-from engine.wire.codec import encode_data_header
+from engine.wire.codec import DataHeader, PayloadCodec, encode_data_header
 from engine.wire.connection import Connection, Event
 from engine.wire.messages import Attach, Code
 from engine.wire.worker import (
@@ -201,9 +205,12 @@ class ClientLink(Link):
         emit: Emit,
         on_over: Callable[[Link], None],
         memory: SharedMemory,
+        chooser: CodecChooser,
     ) -> None:
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
+        self._chooser = chooser
+        self._choices: dict[int, CodecChoice] = {}
         self._receivers: list[DataReceiver] = []
         self._failed: set[int] = set()
 
@@ -236,6 +243,8 @@ class ClientLink(Link):
                     ask.request, FailureCode.PEER_LOST, "the link to the worker has just ended", ask.first
                 )
                 return
+            reply = self._connection.reply
+            choice = self._chooser.choose(reply.codecs if reply is not None else ())
             try:
                 self._connection.request(
                     request=ask.request,
@@ -245,7 +254,9 @@ class ClientLink(Link):
                     chunk_tokens=ask.chunk_tokens,
                     landings=ask.landings,
                     reuse=ask.reuse,
+                    codec=choice.codec,
                 )
+                self._choices[ask.request] = choice
             except ValueError as error:
                 self._give_up(ask.request, FailureCode.INTERNAL, str(error), ask.first)
                 return
@@ -301,7 +312,11 @@ class ClientLink(Link):
                         )
                     )
                 case RequestFinished():
-                    self._emit(_finished(event))
+                    choice = self._choices.pop(event.request)
+                    self._chooser.observe(
+                        choice.codec, timed_bytes=event.timed_bytes, timed_us=event.timed_us
+                    )
+                    self._emit(_finished(event, choice))
                 case RequestFailed():
                     self._failed.add(event.request)
                     self._emit(
@@ -314,6 +329,7 @@ class ClientLink(Link):
                     )
                 case RequestReleased():
                     self._failed.discard(event.request)
+                    self._choices.pop(event.request, None)
                     self._emit(ch.AskReleased(request=event.request))
 
     def _check(self) -> None:
@@ -343,12 +359,15 @@ class ClientLink(Link):
             receiver.join()
 
 
-def _finished(event: RequestFinished) -> ch.AskFinished:
+def _finished(event: RequestFinished, choice: CodecChoice) -> ch.AskFinished:
     payload = event.payload_bytes
     compute = event.compute
     return ch.AskFinished(
         request=event.request,
         payload_bytes=payload,
+        wire_bytes=event.wire_bytes,
+        codec=choice.codec.label,
+        codec_reason=choice.reason,
         overlap=event.received_before_compute_end_bytes / payload if payload else 1.0,
         tail_us=event.tail_us,
         first_byte_us=event.first_byte_us,
@@ -356,6 +375,18 @@ def _finished(event: RequestFinished) -> ch.AskFinished:
         compute_us=compute.ended_us - compute.started_us,
         chunk_compute_us=compute.chunk_compute_us,
     )
+
+
+class _Packers(threading.local):
+    """Each sending thread's own, which keep the memory that they pack in."""
+
+    def __init__(self) -> None:
+        self._made: dict[PayloadCodec, BlockCodec] = {}
+
+    def get(self, codec: PayloadCodec, kv_type: KVType) -> BlockCodec:
+        if codec not in self._made:
+            self._made[codec] = block_codec(codec, kv_type)
+        return self._made[codec]
 
 
 class WorkerLink(Link):
@@ -377,6 +408,7 @@ class WorkerLink(Link):
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
         self._senders: list[DataSender] = []
+        self._packers = _Packers()
         self._asked: set[int] = set()
 
     @property
@@ -424,13 +456,24 @@ class WorkerLink(Link):
                 layer=message.layer,
                 payload_bytes=sum(n_bytes for _, n_bytes in message.spans),
             )
-            views = (self._memory.buffer[offset : offset + n_bytes] for offset, n_bytes in message.spans)
             frame = Outgoing(
-                parts=(encode_data_header(header), *views), wanted=lambda: self._connection.is_live(request)
+                parts=itertools.chain((encode_data_header(header),), self._payload(header, message)),
+                wanted=lambda: self._connection.is_live(request),
             )
             min(self._senders, key=DataSender.backlog).put(frame)
 
         self._if_live(request, queue_frame, wake=False)
+
+    def _payload(self, header: DataHeader, message: ch.Push) -> Iterator[bytes | memoryview]:
+        """What follows the header: the memory as it is, or its rows packed one block at a time, when they are sent."""
+        memory = self._memory.buffer
+        if header.codec is PayloadCodec.RAW:
+            return (memory[offset : offset + n_bytes] for offset, n_bytes in message.spans)
+        spans = self._connection.row_spans(
+            message.request, chunk=message.chunk, layer=message.layer, spans=message.spans
+        )
+        kv_type = self._connection.reply.identity.kv_type
+        return packed_blocks(functools.partial(self._packers.get, header.codec, kv_type), spans, memory)
 
     def commit(self, message: ch.CommitChunk) -> None:
         self._if_live(message.request, lambda: self._connection.commit(message.request, chunk=message.chunk))

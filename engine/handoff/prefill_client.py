@@ -199,6 +199,9 @@ class PrefillClient:
                         compute_ms=record.compute_ms,
                         chunk_compute_ms=record.chunk_compute_ms,
                         receive_ms=record.receive_ms,
+                        wire_bytes=message.wire_bytes,
+                        codec=message.codec,
+                        codec_reason=message.codec_reason,
                     )
                 )
             case ch.AskFailed():
@@ -247,6 +250,9 @@ def _record(finished: ch.AskFinished) -> HandoffRecord:
         compute_ms=finished.compute_us / 1000,
         chunk_compute_ms=tuple(us / 1000 for us in finished.chunk_compute_us),
         receive_ms=(finished.last_byte_us - finished.first_byte_us) / 1000,
+        wire_bytes=finished.wire_bytes,
+        codec=finished.codec,
+        codec_reason=finished.codec_reason,
     )
 
 

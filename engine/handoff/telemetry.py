@@ -11,6 +11,7 @@ class HandoffRecord:
 
     `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
     acknowledgement of the final commit, `receive_ms` the time from the first frame that was whole to the last.
+    `payload_bytes` of rows and states came as `wire_bytes`, by the codec named, for the reason given in words.
     """
 
     request_id: int
@@ -20,6 +21,9 @@ class HandoffRecord:
     compute_ms: float
     chunk_compute_ms: tuple[float, ...]
     receive_ms: float
+    wire_bytes: int
+    codec: str
+    codec_reason: str
 
     @property
     def hidden_ms(self) -> float:

@@ -16,7 +16,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -430,9 +430,12 @@ def _reason(error: OSError | ValueError) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Outgoing:
-    """Bytes to send in order; dropped unsent when `wanted()` says so by then. `sent()` is called either way."""
+    """Bytes to send in order; dropped unsent when `wanted()` says so by then. `sent()` is called either way.
 
-    parts: tuple[bytes | memoryview, ...]
+    The `parts` are taken one by one as they are sent, on the sender's thread, so they may be made only then.
+    """
+
+    parts: Iterable[bytes | memoryview]
     wanted: Callable[[], bool]
     sent: Callable[[], None] | None = None
 
@@ -512,6 +515,10 @@ class DataSender:
         except OSError as error:
             self._broken = True
             self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
+        except Exception as error:
+            # Made here, a part may fail for want of memory: half a frame is out, and nothing can follow it.
+            self._broken = True
+            self._on_end(error)
 
 
 class DataReceiver:
@@ -569,6 +576,7 @@ class DataReceiver:
             if not is_rest:
                 stream.advance(len(view))
                 continue
+            stream.unpack()
             with self._lock:
                 events = stream.advance(len(view))
                 if events:

@@ -127,6 +127,9 @@ def _handoffs(totals: Totals) -> Iterator[Metric]:
     n_bytes = _Counted("handoff_bytes", "Bytes of K and V that came whole from the worker.")
     n_bytes.add(totals.handoff_bytes)
     yield n_bytes.family
+    wire_bytes = _Counted("handoff_wire_bytes", "Bytes that came over the link for them.")
+    wire_bytes.add(totals.wire_bytes)
+    yield wire_bytes.family
     yield _histogram(
         "handoff_tail_seconds",
         "From the end of the worker's computing to the last acknowledgement.",

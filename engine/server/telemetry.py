@@ -113,6 +113,7 @@ def totals_body(totals: Totals) -> dict[str, Any]:
         "outcomes": dict(totals.outcomes),
         "fallbacks": dict(totals.fallbacks),
         "handoff_bytes": totals.handoff_bytes,
+        "handoff_wire_bytes": totals.wire_bytes,
         "goodput_bytes_per_second": totals.goodput or None,
         "best_goodput_bytes_per_second": totals.best_goodput or None,
     }
@@ -150,6 +151,9 @@ def _handoff(timeline: Timeline) -> dict[str, Any] | None:
     return {
         "n_handoffs": timeline.n_handoffs,
         "bytes": timeline.bytes,
+        "wire_bytes": figures and figures.wire_bytes,
+        "codec": figures and figures.codec,
+        "codec_reason": figures and figures.codec_reason,
         "reused_tokens": timeline.n_reused_there,
         "overlap": figures and figures.overlap,
         "tail_ms": figures and figures.tail_ms,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from engine.cache.spec import Landing, LayerKind
 from engine.errors import ProtocolError
+from engine.wire.blocks import BLOCK_HEADER, BlockCodec, RowSpan, block_codec
 from engine.wire.codec import (
     CONTROL_MESSAGES,
     DATA_HEADER,
@@ -21,6 +22,7 @@ from engine.wire.codec import (
     STREAM_MESSAGES,
     DataHeader,
     FrameKind,
+    PayloadCodec,
     decode_data_header,
     decode_frame_header,
     decode_message,
@@ -38,7 +40,6 @@ from engine.wire.connection import Clock, Connection, ConnectionState, Event, un
 from engine.wire.geometry import HandoffPlan
 from engine.wire.limits import MAX_FENCES, MAX_REQUESTS, MAX_STREAM_CONTROL_BYTES, STALL_TIMEOUT_S
 from engine.wire.messages import (
-    RAW_CODEC,
     Aborted,
     Accepted,
     AnyMessage,
@@ -63,6 +64,9 @@ from engine.wire.messages import (
 )
 
 STALL_TIMEOUT_US = int(STALL_TIMEOUT_S * 1_000_000)
+
+# What smaller frames take says more of the computer than of the link.
+_LEAST_TIMED_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +104,17 @@ class ChunkCommitted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFinished(Event):
-    """All of it has come. `received_before_compute_end_bytes` is by the worker's clock, mapped to ours."""
+    """All of it has come. `received_before_compute_end_bytes` is by the worker's clock, mapped to ours.
+
+    `payload_bytes` are of rows and states, `wire_bytes` what came for them. Of the rows, the `timed_bytes` of large
+    frames took `timed_us`, from each frame's header to its end.
+    """
 
     request: int
     payload_bytes: int
+    wire_bytes: int
+    timed_bytes: int
+    timed_us: int
     received_before_compute_end_bytes: int
     tail_us: int
     first_byte_us: int
@@ -167,6 +178,7 @@ class _Handoff:
 
     request: int
     plan: HandoffPlan
+    codec: PayloadCodec
     landings: dict[int, Landing]
     state: RequestState = RequestState.ASKED
     committed_chunks: int = 0
@@ -175,6 +187,9 @@ class _Handoff:
     last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     received_bytes: int = 0
+    wire_bytes: int = 0
+    timed_bytes: int = 0
+    timed_us: int = 0
     committed_bytes: int = 0
     first_byte_us: int = 0
     progressed_us: int = 0
@@ -223,12 +238,12 @@ class ClientConnection(Connection):
         chunk_tokens: int,
         landings: tuple[Landing, ...],
         reuse: bool = True,
+        codec: PayloadCodec = PayloadCodec.RAW,
     ) -> None:
-        """Ask for positions [first, stop) to be computed and sent to `landings`.
+        """Ask for positions [first, stop) to be computed and sent to `landings`, by a `codec` that was agreed on.
 
         `tokens` is all of [0, stop) as little-endian uint32. Without `reuse` the worker computes all of them. Request
-        numbers ascend. Raises ValueError for a
-        request that contradicts itself or the layer map.
+        numbers ascend. Raises ValueError for a request that contradicts itself or the layer map.
         """
         if self.state is not ConnectionState.OPEN:
             raise ValueError("the link is not open")
@@ -250,6 +265,7 @@ class ClientConnection(Connection):
         self._handoffs[request] = _Handoff(
             request=request,
             plan=plan,
+            codec=codec,
             landings=_checked_landings(plan, landings),
             progressed_us=self._clock(),
         )
@@ -260,7 +276,7 @@ class ClientConnection(Connection):
                 first=first,
                 stop=stop,
                 chunk_tokens=chunk_tokens,
-                codec=RAW_CODEC,
+                codec=codec.label,
                 reuse=reuse,
             )
         )
@@ -441,6 +457,9 @@ class ClientConnection(Connection):
             RequestFinished(
                 request=handoff.request,
                 payload_bytes=handoff.received_bytes,
+                wire_bytes=handoff.wire_bytes,
+                timed_bytes=handoff.timed_bytes,
+                timed_us=handoff.timed_us,
                 received_before_compute_end_bytes=self._received_before(handoff, handoff.compute.ended_us),
                 tail_us=finished.tail_us,
                 first_byte_us=handoff.first_byte_us,
@@ -462,8 +481,8 @@ class ClientConnection(Connection):
 
     # Data frames.
 
-    def begin_data(self, stream: int, header: DataHeader) -> tuple[tuple[int, int], ...]:
-        """Check a data frame before its payload comes; returns the (offset, bytes) in memory where that belongs."""
+    def begin_data(self, stream: int, header: DataHeader) -> tuple[RowSpan, ...]:
+        """Check a data frame before its payload comes; returns where in memory that belongs. A state is one row."""
         handoff = self._handoffs.get(header.request)
         if handoff is None:
             raise ProtocolError(f"data for request {header.request}, which is over or was never made")
@@ -482,6 +501,11 @@ class ClientConnection(Connection):
                 f"layer {header.layer} of chunk {header.chunk} came as {header.payload_bytes} bytes for rows "
                 f"{header.first_row} + {header.rows}, not {part.payload_bytes} for {part.first_row} + {part.rows}"
             )
+        codec = PayloadCodec.RAW if part.state_bytes else handoff.codec
+        if header.codec is not codec:
+            raise ProtocolError(
+                f"layer {header.layer} of chunk {header.chunk} came as {header.codec.label}, not {codec.label}"
+            )
         if header.chunk < handoff.committed_chunks or header.layer in handoff.arrived.get(header.chunk, ()):
             raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came twice")
         if (header.chunk, header.layer) <= handoff.last_on_stream.get(stream, (-1, -1)):
@@ -489,15 +513,28 @@ class ClientConnection(Connection):
         handoff.last_on_stream[stream] = (header.chunk, header.layer)
         landing = handoff.landings[header.layer]
         if landing.kind is LayerKind.RECURRENT:
-            return ((landing.state_offset, part.state_bytes),)
+            return (
+                RowSpan(
+                    offset=landing.state_offset,
+                    n_bytes=part.state_bytes,
+                    row_bytes=part.state_bytes,
+                    head_dim=part.state_bytes,
+                ),
+            )
         row = part.first_row - landing.first
-        return (
-            (landing.k_offset + row * landing.k_row_bytes, part.k_bytes),
-            (landing.v_offset + row * landing.v_row_bytes, part.v_bytes),
+        return plan.row_spans(
+            part, landing.k_offset + row * landing.k_row_bytes, landing.v_offset + row * landing.v_row_bytes
         )
 
-    def end_data(self, header: DataHeader) -> list[Event]:
-        """A data frame's payload is in memory, whole."""
+    def block_codec(self, codec: PayloadCodec) -> BlockCodec:
+        """What unpacks the blocks of a frame."""
+        return block_codec(codec, self.hello.identity.kv_type)
+
+    def now_us(self) -> int:
+        return self._clock()
+
+    def end_data(self, header: DataHeader, *, wire_bytes: int, begun_us: int) -> list[Event]:
+        """A data frame's payload is in memory, whole; `wire_bytes` came for it since `begun_us`."""
         handoff = self._handoffs.get(header.request)
         if handoff is None:
             raise ProtocolError(f"data for request {header.request} after its fence was answered")
@@ -508,6 +545,10 @@ class ClientConnection(Connection):
         handoff.arrived.setdefault(header.chunk, set()).add(header.layer)
         handoff.arrivals.append((now_us, header.payload_bytes))
         handoff.received_bytes += header.payload_bytes
+        handoff.wire_bytes += wire_bytes
+        if header.rows and header.payload_bytes >= _LEAST_TIMED_BYTES:
+            handoff.timed_bytes += header.payload_bytes
+            handoff.timed_us += now_us - begun_us
         if handoff.state is not RequestState.DRAINING:
             self._commit_ready(handoff, events)
         return events
@@ -552,10 +593,18 @@ class ClientConnection(Connection):
             events.append(RequestReleased(request=request))
 
 
+@dataclass(kw_only=True, slots=True)
+class _Piece:
+    """A part of a frame that is read at one go: `target` is its place in the cache."""
+
+    target: memoryview
+    head_dim: int
+
+
 class DataStream:
     """Reads one data connection: `buffer` is where its next bytes belong, `advance` says how many came.
 
-    Payloads are addressed straight into the cache memory; headers and messages into a small buffer of its
+    Payloads are addressed straight into the cache memory; headers, messages and packed blocks into small buffers of its
     own.
     """
 
@@ -564,8 +613,14 @@ class DataStream:
         self._connection = connection
         self._memory = memory
         self._small = memoryview(bytearray(MAX_STREAM_CONTROL_BYTES))
-        self._targets: list[memoryview] = []
+        self._packed = memoryview(b"")
+        self._pieces: list[_Piece] = []
         self._data: DataHeader | None = None
+        self._begun_us = 0
+        self._wire_bytes = 0
+        self._codecs: dict[PayloadCodec, BlockCodec] = {}
+        self._codec: BlockCodec | None = None
+        self._is_unpacked = False
         self._n_expected = 0
         self._view = self._small
         self._whole: Callable[[], list[Event]] = self._frame_header
@@ -574,6 +629,13 @@ class DataStream:
     def buffer(self) -> memoryview:
         """Where the next bytes of this connection go; never empty."""
         return self._view
+
+    def unpack(self) -> None:
+        """Unpack the block that has filled `buffer`, where it is one. What `advance` would do, but needs no lock."""
+        if self._whole == self._block and self._codec is not None and not self._is_unpacked:
+            piece = self._pieces[-1]
+            self._codec.unpack(self._packed[: self._n_expected], piece.target, piece.head_dim)
+            self._is_unpacked = True
 
     def advance(self, n_bytes: int) -> list[Event]:
         """`n_bytes` came into `buffer()`. Raises ProtocolError on any breach; then the link is over."""
@@ -600,25 +662,76 @@ class DataStream:
         return self._connection.stream_message(self.index, body)
 
     def _data_header(self) -> list[Event]:
-        self._data = decode_data_header(self._small)
-        spans = self._connection.begin_data(self.index, self._data)
-        self._targets = [self._memory[offset : offset + n_bytes] for offset, n_bytes in spans if n_bytes]
-        if sum(map(len, self._targets)) != self._data.payload_bytes:
+        data = decode_data_header(self._small)
+        spans = self._connection.begin_data(self.index, data)
+        self._data, self._wire_bytes = data, 0
+        self._begun_us = self._connection.now_us()
+        self._codec = self._block_codec(data.codec)
+        self._pieces = [
+            _Piece(target=self._memory[offset : offset + n_bytes], head_dim=span.head_dim)
+            for span in spans
+            for offset, n_bytes in ([(span.offset, span.n_bytes)] if self._codec is None else span.blocks())
+            if n_bytes
+        ]
+        if sum(len(piece.target) for piece in self._pieces) != data.payload_bytes:
             raise ProtocolError("a landing outside the cache memory")
-        self._targets.reverse()
-        self._whole = self._span
-        self._view = self._targets.pop()
+        self._pieces.reverse()
+        return self._next_piece()
+
+    def _block_codec(self, codec: PayloadCodec) -> BlockCodec | None:
+        if codec is PayloadCodec.RAW:
+            return None
+        if codec not in self._codecs:
+            self._codecs[codec] = self._connection.block_codec(codec)
+        return self._codecs[codec]
+
+    def _next_piece(self) -> list[Event]:
+        if not self._pieces:
+            return self._end_of_frame()
+        if self._codec is None:
+            self._land_as_it_is(self._pieces[-1])
+        else:
+            self._expect(BLOCK_HEADER.size, self._block_header)
         return []
 
-    def _span(self) -> list[Event]:
-        if self._targets:
-            self._view = self._targets.pop()
+    def _land_as_it_is(self, piece: _Piece) -> None:
+        self._view = piece.target
+        self._n_expected = len(piece.target)
+        self._whole = self._piece_landed
+
+    def _block_header(self) -> list[Event]:
+        piece = self._pieces[-1]
+        rows_bytes = len(piece.target)
+        (body_bytes,) = BLOCK_HEADER.unpack_from(self._small)
+        self._wire_bytes += BLOCK_HEADER.size
+        if body_bytes == rows_bytes:
+            self._land_as_it_is(piece)
             return []
+        if self._codec is None or not self._codec.may_be(body_bytes, rows_bytes, piece.head_dim):
+            raise ProtocolError(f"a block of {body_bytes} bytes for rows of {rows_bytes}")
+        if len(self._packed) < rows_bytes:
+            self._packed = memoryview(bytearray(rows_bytes))
+        self._view = self._packed[:body_bytes]
+        self._n_expected = body_bytes
+        self._whole = self._block
+        return []
+
+    def _block(self) -> list[Event]:
+        self.unpack()
+        self._is_unpacked = False
+        return self._piece_landed()
+
+    def _piece_landed(self) -> list[Event]:
+        self._pieces.pop()
+        self._wire_bytes += self._n_expected
+        return self._next_piece()
+
+    def _end_of_frame(self) -> list[Event]:
         data, self._data = self._data, None
         self._expect(FRAME_HEADER.size, self._frame_header)
         if data is None:
             raise ProtocolError("a payload without its header")
-        return self._connection.end_data(data)
+        return self._connection.end_data(data, wire_bytes=self._wire_bytes, begun_us=self._begun_us)
 
 
 def _checked_landings(plan: HandoffPlan, landings: tuple[Landing, ...]) -> dict[int, Landing]:

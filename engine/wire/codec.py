@@ -4,7 +4,7 @@ Every frame starts with 8 bytes, little-endian: magic (2), kind (1), a zero (1),
 control frame's body is one message in MessagePack. A data frame's body is 32 bytes that say what follows:
 request (8), chunk (4), layer (2), codec (1), a zero (1), first row (4), rows (4), payload bytes (8); then
 the payload: K rows and V rows of one layer in one chunk, or one recurrent state. The length of the body
-leaves the payload out.
+leaves the payload out, and payload bytes are those of the rows, however few the codec makes of them.
 
 Nothing here knows which message may come when, or where a payload goes.
 """
@@ -38,9 +38,26 @@ class FrameKind(enum.IntEnum):
 
 
 class PayloadCodec(enum.IntEnum):
-    """How a payload's bytes stand for rows; the number on the wire of a codec named in the hello."""
+    """How a payload's bytes stand for rows: the number on the wire of a codec that the hello calls by `label`."""
 
     RAW = 0
+    LOSSLESS = 1
+    INT8 = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def labelled(cls, label: str) -> PayloadCodec:
+        """ValueError for a codec that is not known here."""
+        for codec in cls:
+            if codec.label == label:
+                return codec
+        raise ValueError(f"the codec {label} is not known")
+
+
+CODECS = tuple(codec.label for codec in PayloadCodec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +130,17 @@ def decode_frame_header(
 def decode_data_header(data: bytes | bytearray | memoryview) -> DataHeader:
     """What a data frame carries, from the 32 bytes after its frame header; ProtocolError for values out of range."""
     request, chunk, layer, codec, zero, first_row, rows, payload_bytes = DATA_HEADER.unpack_from(data)
-    if codec != PayloadCodec.RAW:
-        raise ProtocolError(f"a data frame in codec {codec}, which was not agreed on")
+    try:
+        payload_codec = PayloadCodec(codec)
+    except ValueError:
+        raise ProtocolError(f"a data frame in codec {codec}, which is not known") from None
     if zero != 0 or layer >= MAX_LAYERS or chunk >= MAX_CHUNKS:
         raise ProtocolError("a data frame's header holds impossible values")
     return DataHeader(
         request=request,
         chunk=chunk,
         layer=layer,
-        codec=PayloadCodec.RAW,
+        codec=payload_codec,
         first_row=first_row,
         rows=rows,
         payload_bytes=payload_bytes,

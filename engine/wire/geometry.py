@@ -12,6 +12,7 @@ from functools import cached_property
 
 from engine.batching.chunks import equal_chunks
 from engine.cache.spec import KVType, LayerKind
+from engine.wire.blocks import RowSpan
 from engine.wire.messages import LayerShape
 
 
@@ -75,6 +76,18 @@ class HandoffPlan:
             k_bytes=heads_bytes * shape.k_head_dim,
             v_bytes=heads_bytes * shape.v_head_dim,
             state_bytes=0,
+        )
+
+    def row_spans(self, part: Part, k_offset: int, v_offset: int) -> tuple[RowSpan, RowSpan]:
+        """The part's K rows and V rows in memory, which begin there."""
+        shape = self.layers[part.layer]
+        k_row, v_row = (
+            shape.n_kv_heads * head_dim * self.kv_type.element_bytes
+            for head_dim in (shape.k_head_dim, shape.v_head_dim)
+        )
+        return (
+            RowSpan(offset=k_offset, n_bytes=part.k_bytes, row_bytes=k_row, head_dim=shape.k_head_dim),
+            RowSpan(offset=v_offset, n_bytes=part.v_bytes, row_bytes=v_row, head_dim=shape.v_head_dim),
         )
 
     def window_rows(self, shape: LayerShape) -> tuple[int, int]:

@@ -82,6 +82,10 @@ MAX_UNAUTHENTICATED = 16
 # Links that one worker serves at a time (two clients, and one that is just being replaced, with room).
 MAX_LINKS = 8
 
+# Rows that are packed together on the wire, or one row where that is longer: a processor's cache holds them with all
+# that packing takes. Each data stream keeps one such buffer.
+BLOCK_BYTES = 128 * 1024
+
 # Asked for on every socket, then halved while the system refuses. Below the least, enough for a pause of the receiver's
 # thread at 10 Gbit/s, the system's own sizing does better.
 SOCKET_BUFFER_BYTES = 32 << 20

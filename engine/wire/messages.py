@@ -343,8 +343,6 @@ StreamMessage = Attach | FenceReply
 IntroductionMessage = Introduce | Introduced
 AnyMessage = ControlMessage | Attach | IntroductionMessage
 
-RAW_CODEC = "raw"
-
 
 def layer_shapes(spec: CacheSpec) -> tuple[LayerShape, ...]:
     """The layer map of a cache, as a hello carries it."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import ProtocolError
+from engine.wire.blocks import RowSpan
 from engine.wire.codec import (
     CONTROL_MESSAGES,
     DataHeader,
@@ -144,6 +145,7 @@ class _Job:
 
     request: int
     plan: HandoffPlan
+    codec: PayloadCodec
     state: JobState = JobState.WAITING
     pushed_layers: int = 0
     last_pushed_layer: int = -1
@@ -212,11 +214,22 @@ class WorkerConnection(Connection):
             request=request,
             chunk=chunk,
             layer=layer,
-            codec=PayloadCodec.RAW,
+            codec=PayloadCodec.RAW if part.state_bytes else job.codec,
             first_row=part.first_row,
             rows=part.rows,
             payload_bytes=payload_bytes,
         )
+
+    def row_spans(
+        self, request: int, *, chunk: int, layer: int, spans: tuple[tuple[int, int], ...]
+    ) -> tuple[RowSpan, RowSpan]:
+        """What is pushed of a live request from these (offset, bytes) of memory, K and V; ValueError for others."""
+        plan = self._jobs[request].plan
+        part = plan.part(chunk, layer)
+        if part is None or [n_bytes for _, n_bytes in spans] != [part.k_bytes, part.v_bytes]:
+            raise ValueError(f"layer {layer} of chunk {chunk} in {spans}")
+        (k_offset, _), (v_offset, _) = spans
+        return plan.row_spans(part, k_offset, v_offset)
 
     def commit(self, request: int, *, chunk: int) -> None:
         """All of that chunk has been pushed."""
@@ -332,6 +345,7 @@ class WorkerConnection(Connection):
         else:
             self._jobs[prefill.request] = _Job(
                 request=prefill.request,
+                codec=PayloadCodec.labelled(prefill.codec),
                 plan=HandoffPlan.cut(
                     layers=self.reply.identity.layers,
                     kv_type=self.reply.identity.kv_type,

@@ -349,6 +349,9 @@ class FakeClient:
                 compute_ms=10.0 * n_chunks,
                 chunk_compute_ms=(10.0,) * n_chunks,
                 receive_ms=8.0,
+                wire_bytes=2800,
+                codec="lossless",
+                codec_reason="it was sooner",
             )
         )
 

@@ -18,6 +18,7 @@ from engine.bench.handoff import add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefiller import Part
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.wire.limits import MAX_DATA_STREAMS, MAX_PROMPT_TOKENS, MIN_CHUNK_TOKENS
@@ -64,6 +65,27 @@ def test_it_measures_a_real_handoff() -> None:
     assert report.ceiling_gbps is None and report.tail_limit_ms is None
 
 
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("codec", [CodecPolicy.LOSSLESS, CodecPolicy.INT8])
+def test_what_a_codec_makes_of_the_cache_is_what_lands(codec: CodecPolicy, streams: int) -> None:
+    report = measure(config(tokens=300, codec=codec, data_streams=streams))
+    assert report.codec == codec and report.codec_reason == f"--codec {codec} was set"
+    rows_bytes = 299 * 2 * 2 * 40 + 8 * 2 * 20
+    assert report.bytes == rows_bytes + 5001
+    assert 5001 + rows_bytes // 2 < report.wire_bytes < 5001 + 0.9 * rows_bytes
+
+
+def test_auto_is_measured_once_it_knows_the_link() -> None:
+    """Frames of the small cache tell nothing, and so the second handoff is raw like the first."""
+    report = measure(config(codec=CodecPolicy.AUTO))
+    assert (report.codec, report.codec_reason) == ("raw", "the link has not been measured yet")
+
+
+def test_a_saturated_link_is_measured_raw() -> None:
+    with pytest.raises(UserError, match="leave --codec out"):
+        run(parse("--saturate", "--codec", "int8"))
+
+
 def test_several_streams_share_the_layers() -> None:
     assert measure(config(data_streams=3)).bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
 
@@ -75,6 +97,9 @@ def test_json_has_exactly_the_fields_promised(
     assert run(parse("--geometry", "small", "--tokens", "33", "--compute-ms-per-chunk", "0", "--json")) == 0
     assert list(json.loads(capsys.readouterr().out)) == [
         "bytes",
+        "wire_bytes",
+        "codec",
+        "codec_reason",
         "overlap",
         "tail_ms",
         "tail_limit_ms",
@@ -91,9 +116,34 @@ def test_the_limit_of_the_tail_is_what_the_busiest_layer_leaves() -> None:
     sent = [25 * 2 * 2 * 40, 8 * 2 * 20, 5001]
     # A link so fast that only the last layer, after which nothing is computed, has to be waited for.
     assert prefiller.tail_limit_s(chunks, bytes_per_s=1e6) == pytest.approx(5001e-6)
+    # Packed rows take less of it; the state is sent as it is.
+    limit_s = prefiller.tail_limit_s(chunks, bytes_per_s=1000, packed=0.5)
+    assert limit_s == pytest.approx((sum(sent[:2]) / 2 + 5001) / 1000 - (1 - 0.1 / 2.4))
     # A slow one, busy from the first layer of the last chunk on; 0.1 of 2.4 of the compute is over by then.
     expected = sum(sent) / 1000 - (1 - 0.1 / 2.4)
     assert prefiller.tail_limit_s(chunks, bytes_per_s=1000) == pytest.approx(expected)
+
+
+@pytest.mark.root
+def test_auto_packs_what_goes_over_a_slow_cable() -> None:
+    try:
+        netns.check_possible()
+    except HostError as error:
+        pytest.skip(str(error))
+    large = GEOMETRIES["llama-8b"]
+    report = measure(
+        config(
+            geometry=large,
+            tokens=513,
+            chunk_tokens=512,
+            compute_ms_per_chunk=0.0,
+            link="netns:1gbit",
+            codec=CodecPolicy.AUTO,
+        )
+    )
+    assert report.codec == "lossless", report.codec_reason
+    assert "expected with lossless" in report.codec_reason
+    assert report.wire_bytes < 0.7 * report.bytes
 
 
 @pytest.mark.root

@@ -14,7 +14,7 @@ import torch
 from engine.bench import peer as peers
 from engine.bench import quality
 from engine.bench.divergence import Divergence, divergence
-from engine.bench.quality import DECODE, PEER_BATCH, PREFILL, PROMPT, Reader, compare, cut_windows
+from engine.bench.quality import DECODE, INT8, PEER_BATCH, PREFILL, PROMPT, Reader, compare, cut_windows
 from engine.bench.subject import Subject
 from engine.cache.spec import KVType
 from engine.errors import InvalidRequest, ProcessFailed, UserError
@@ -117,6 +117,31 @@ def test_prompted_positions_see_a_prefilled_cache(tiny_path: Path) -> None:
     assert sorted(prompted) == sorted(decoded) == list(range(N_TOKENS))
     assert torch.equal(prompted[0], decoded[0])  # nothing was prefilled before it
     assert not torch.equal(prompted[N_TOKENS - 1], decoded[N_TOKENS - 1])
+
+
+@pytest.mark.parametrize("kv_type", [KVType.BF16, KVType.F32])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+def test_rows_that_came_by_int8_stray_a_little_more(family: str, kv_type: KVType, tmp_path: Path) -> None:
+    model = reference_model(write_tiny(family, tmp_path / "tiny.gguf"))
+    scores, _ = compare(windows_for(model), reader(model), reader(model, kv_type), None)
+    assert scores[PROMPT].kld < scores[INT8].kld < 1e-2
+    assert scores[INT8].n_tokens == N_TOKENS + 17
+
+
+def test_a_token_is_decoded_over_int8_rows_of_all_before_it_and_its_own_is_whole(tiny_path: Path) -> None:
+    one = reader(load_model(tiny_path, device="cpu"), KVType.BF16)
+    tokens = windows_for(one._model)[0]
+    sequence = one._sequence
+    whole = dict(one.prompted(tokens))
+    packed = one.prompted(tokens, by_int8=True)
+    position, logits = next(packed)
+    assert position == N_TOKENS - 1 and not torch.equal(logits, whole[position])
+    landed = [cache.k[:position].clone() for cache in sequence.layers]
+    one._pass_over_wire(0, position)
+    # What int8 has made of rows it makes of them again, to within one rounding.
+    for before, cache in zip(landed, sequence.layers, strict=True):
+        assert torch.allclose(before.float(), cache.k[:position].float(), rtol=2**-7)
+    assert torch.equal(dict(packed)[0], whole[0])  # nothing came before it
 
 
 def test_windows_hold_the_whole_text_and_begin_as_the_model_wants(tiny_path: Path) -> None:

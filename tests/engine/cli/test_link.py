@@ -50,6 +50,7 @@ class FakeEndpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.worker: dict[str, Any] = WORKER
         self.prompts: list[list[int]] = []
+        self.codec: str | None = "raw"
         self.alter: Alter = lambda answer: None
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakeEndpoint
 
     def do_GET(self) -> None:
-        slot = {"id": 0, "state": "idle", "n_cached_tokens": 0, "n_ctx": 600}
+        handoff = {"codec": self.server.codec} if self.server.codec else None
+        timeline = {"handoff": handoff} if self.server.prompts else None
+        slot = {"id": 0, "state": "idle", "n_cached_tokens": 0, "n_ctx": 600, "timeline": timeline}
         self._send({"/worker": self.server.worker, "/slots": [slot]}[self.path])
 
     def do_POST(self) -> None:
@@ -136,13 +139,21 @@ def test_answers_that_part(server: FakeEndpoint, capsys: pytest.CaptureFixture[s
     assert lines[-1].startswith("the two computers do not compute the same")
 
 
+def test_answers_that_part_because_rows_came_in_8_bits(
+    server: FakeEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.alter, server.codec = parts(5, "far"), "int8"
+    assert selftest(server, "--lengths", "40") == 1
+    assert "answers may part with --codec int8" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_a_prompt_that_stayed_here_was_not_tested(
     server: FakeEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stay(answer: dict[str, Any]) -> None:
         answer["timings"]["handoff"] |= {"prefill": "local", "detail": "the worker is busy"}
 
-    server.alter = stay
+    server.alter, server.codec = stay, None
     assert selftest(server, "--lengths", "40") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -5,6 +5,7 @@ Events come in order, and /slots, /metrics and the answer say the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -28,15 +29,20 @@ PROMPT = "The runner who hands over the baton is already tired, and the one who 
 def joined(
     smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Child, Child]]:
+    with running(smollm2_path, tmp_path_factory.mktemp("telemetry")) as engines:
+        yield engines
+
+
+@contextlib.contextmanager
+def running(model: Path, folder: Path, *decoder_flags: str) -> Iterator[tuple[str, Child, Child]]:
     """A decoder's URL, itself and its worker."""
-    folder = tmp_path_factory.mktemp("telemetry")
     worker_id = Identity.load_or_create(folder / "worker")
     decoder_id = Identity.load_or_create(folder / "decoder")
-    common = ["--model", str(smollm2_path), "--ctx", "1024", "--slots", "1"]
+    common = ["--model", str(model), "--ctx", "1024", "--slots", "1"]
     worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
     worker_words += ["--trust", decoder_id.fingerprint, *common]
     decoder_words = ["serve", "--port", "0", "--chunk", "128", "--identity", str(folder / "decoder")]
-    decoder_words += ["--peer", "-", "--trust", worker_id.fingerprint, *common]
+    decoder_words += ["--peer", "-", "--trust", worker_id.fingerprint, *common, *decoder_flags]
     with (
         Child("worker", worker_words, folder / "worker.log") as worker,
         Child("decoder", decoder_words, folder / "decoder.log") as decoder,
@@ -114,6 +120,8 @@ def test_a_handoff_is_told_as_it_happens_and_everywhere_alike(joined: tuple[str,
     handoff = end["handoff"]
     assert handoff["bytes"] == timings["handoff"]["bytes"] == sum(chunk["bytes"] for chunk in chunks)
     assert 0 < handoff["hidden_ms"] <= handoff["receive_ms"] and handoff["goodput_bytes_per_second"] > 0
+    assert (handoff["codec"], handoff["wire_bytes"]) == ("raw", handoff["bytes"])
+    assert handoff["codec_reason"] == "the link has not been measured yet"
     computed = [chunk["compute_ms"] for chunk in end["chunks"]]
     assert all(computed) and sum(computed) <= handoff["compute_ms"] * 1.01
 

@@ -19,6 +19,7 @@ from engine.bench.paced import landings_for
 from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec
 from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import ClientEvent, Committed, Failed, Finished, Released
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.prefiller import Part, Taken
@@ -319,6 +320,7 @@ def pair(
     spec: CacheSpec = SPEC,
     n_prefill: int = 1,
     pass_tokens: int = 1024,
+    codec: CodecPolicy = CodecPolicy.AUTO,
     **identity_changes: object,
 ) -> Iterator[tuple[ClientSide, WorkerSide]]:
     """Both sides, joined unless `start` is False; `identity_changes` are the worker's model's."""
@@ -334,7 +336,7 @@ def pair(
     worker.memory.buffer[:] = random.Random(11).randbytes(spec.total_bytes())
     try:
         if start:
-            join(client, worker, client_dials=client_dials, **identity_changes)
+            join(client, worker, client_dials=client_dials, codec=codec, **identity_changes)
         yield client, worker
     finally:
         client.stop()
@@ -344,13 +346,18 @@ def pair(
 
 
 def join(
-    client: ClientSide, worker: WorkerSide, *, client_dials: bool = True, **identity_changes: object
+    client: ClientSide,
+    worker: WorkerSide,
+    *,
+    client_dials: bool = True,
+    codec: CodecPolicy = CodecPolicy.AUTO,
+    **identity_changes: object,
 ) -> None:
     """Start both, one waiting to be called, and wait until they have found each other."""
     start_worker = courier_config(
         Role.PREFILL, worker.folder, client.identity.fingerprint, identity=identity(**identity_changes)
     )
-    start_client = courier_config(Role.DECODE, client.folder, worker.identity.fingerprint)
+    start_client = courier_config(Role.DECODE, client.folder, worker.identity.fingerprint, codec=codec)
     if client_dials:
         port = worker.start(msgspec.structs.replace(start_worker, listen="127.0.0.1:0"))
         client.start(msgspec.structs.replace(start_client, dial=f"127.0.0.1:{port}"))

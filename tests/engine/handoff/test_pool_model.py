@@ -15,6 +15,7 @@ from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.handoff.client_events import Committed, Failed, Finished
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.shared import SharedMemory
 from engine.models.base import Model
@@ -70,7 +71,7 @@ def sequences_of(memory: SharedMemory, model: Model, spec: CacheSpec) -> Sequenc
 
 
 @contextlib.contextmanager
-def joined(tmp_path: Path, model: Model) -> Iterator[Sides]:
+def joined(tmp_path: Path, model: Model, codec: CodecPolicy = CodecPolicy.AUTO) -> Iterator[Sides]:
     spec = model.spec.cache_spec(kv_type=KVType.BF16, n_ctx=192, n_slots=N_SLOTS)
     client = ClientSide(tmp_path / "client", spec)
     memory = SharedMemory.create(spec.total_bytes())
@@ -89,7 +90,7 @@ def joined(tmp_path: Path, model: Model) -> Iterator[Sides]:
         config = courier_config(Role.PREFILL, worker.folder, client.identity.fingerprint, **same)
         port = worker.start(msgspec.structs.replace(config, listen="127.0.0.1:0"))
         config = courier_config(Role.DECODE, client.folder, worker.identity.fingerprint, **same)
-        client.start(msgspec.structs.replace(config, dial=f"127.0.0.1:{port}"))
+        client.start(msgspec.structs.replace(config, dial=f"127.0.0.1:{port}", codec=codec))
         client.wait_ready()
         yield Sides(
             model=model,
@@ -145,3 +146,28 @@ def test_one_fails_and_one_is_cancelled_while_the_others_go_on(sides: Sides) -> 
         assert isinstance(sides.end(request, prompts[request]), Finished)
         sides.check(request, prompts[request])
     sides.client.wait_end(4)
+
+
+@pytest.mark.parametrize("codec", [CodecPolicy.RAW, CodecPolicy.LOSSLESS, CodecPolicy.INT8])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_a_codec_changes_the_answer_only_where_it_may(tmp_path: Path, name: str, codec: CodecPolicy) -> None:
+    path = write_tiny(name, tmp_path / "tiny.gguf", 7, quant=Quant.MIXED_32)
+    model = load_model(path, device="cpu", weights=WeightsMode.AUTO)
+    with joined(tmp_path, model, codec) as sides:
+        ((request, prompt),) = prompts_of(model, 1).items()
+        sides.ask(request, prompt)
+        done = sides.end(request, prompt)
+        assert isinstance(done, Finished)
+        if codec is not CodecPolicy.INT8:
+            sides.check(request, prompt)
+            return
+        assert done.wire_bytes < 0.75 * done.payload_bytes
+        spec = sides.pool.spec
+        alone = new_pool(model, n_ctx=spec.n_ctx, kv_type=spec.kv_type)[0].sequence(0)
+        prefill(model, alone, prompt, chunk=CHUNK)
+        remote = sides.pool.sequence(request)
+        assert remote.tokens == alone.tokens
+        found, expected = (append(model, side, prompt[-1:], decode=True) for side in (remote, alone))
+        assert not torch.equal(found, expected)
+        assert (found - expected).abs().max() < 0.05 * expected.std()
+        assert len(greedy(model, remote, int(found.argmax()), 6)) == 6

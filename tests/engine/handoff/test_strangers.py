@@ -208,7 +208,7 @@ def test_the_peer_itself_is_cut_off_when_it_talks_nonsense(
 class LyingWorker:
     """A worker of the trusted identity that speaks the protocol by hand, until it is told to break it."""
 
-    def __init__(self, client: ClientSide, own: Identity) -> None:
+    def __init__(self, client: ClientSide, own: Identity, codecs: tuple[str, ...] = ("raw",)) -> None:
         self._client = client
         self._own = own
         self.control = self._dial(CONTROL_PROTOCOL)
@@ -217,7 +217,7 @@ class LyingWorker:
             protocol_minor=PROTOCOL_MINOR,
             role=Role.PREFILL,
             identity=identity(),
-            codecs=("raw",),
+            codecs=codecs,
             data_streams=1,
             max_prompt_tokens=SPEC.n_ctx,
         )

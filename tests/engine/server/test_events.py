@@ -113,6 +113,8 @@ def test_a_request_from_its_coming_to_its_end():
         assert end["n_remote_tokens"] == timings["handoff"]["remote_tokens"]
         assert end["handoff"]["bytes"] == timings["handoff"]["bytes"]
         assert end["handoff"]["hidden_ms"] == 6.5
+        assert end["handoff"]["wire_bytes"] == 2800
+        assert (end["handoff"]["codec"], end["handoff"]["codec_reason"]) == ("lossless", "it was sooner")
         assert [chunk["stop"] for chunk in end["chunks"]] == [chunk["stop"] for chunk in chunks]
         moments = [end[f"{name}_ms"] for name in ("queued", "started", "prefilled", "first_token", "ended")]
         assert moments == sorted(moments)

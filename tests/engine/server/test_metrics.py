@@ -51,6 +51,7 @@ def test_sums_agree_with_the_answers():
     assert found["baton_prefills_total", "long_prompt", "remote"] == 1
     assert found["baton_prefills_total", "local", "short_prompt"] == 1
     assert found["baton_handoff_bytes_total",] == timings[0]["handoff"]["bytes"]
+    assert found["baton_handoff_wire_bytes_total",] == 2800
     assert found["baton_handoff_tail_seconds_sum",] == timings[0]["handoff"]["tail_ms"] / 1000
     assert found["baton_handoff_overlap_ratio_bucket", "0.75"] == 1
     assert found["baton_handoff_overlap_ratio_bucket", "0.5"] == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 
 from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec
+from engine.wire.blocks import block_codec, packed_blocks
 from engine.wire.client import ClientConnection, DataStream
-from engine.wire.codec import encode_data_header
+from engine.wire.codec import CODECS, PayloadCodec, encode_data_header
 from engine.wire.connection import Event
 from engine.wire.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from engine.wire.messages import Attach, Hello, HelloReply, ModelIdentity, Role, layer_shapes
@@ -115,8 +117,11 @@ class Glued:
     def __init__(self, *, data_streams: int = 1, **reply_changes: object) -> None:
         self.client_clock = ManualClock()
         self.worker_clock = ManualClock()
-        self.client = ClientConnection(hello=hello(data_streams=data_streams), clock=self.client_clock)
-        self.worker = WorkerConnection(reply=hello_reply(**reply_changes), clock=self.worker_clock)
+        self.client = ClientConnection(
+            hello=hello(data_streams=data_streams, codecs=CODECS), clock=self.client_clock
+        )
+        reply = hello_reply(**({"codecs": CODECS} | reply_changes))
+        self.worker = WorkerConnection(reply=reply, clock=self.worker_clock)
         self.memory = bytearray(SPEC.total_bytes())
         self.source = random.Random(7).randbytes(SPEC.total_bytes())
         self.streams_out: list[bytearray] = [bytearray() for _ in range(data_streams)]
@@ -159,7 +164,14 @@ class Glued:
             waiting += self.worker.fence_reply(fence)
 
     def ask(
-        self, request: int, first: int, stop: int, *, chunk_tokens: int = 16, slot: int = 0
+        self,
+        request: int,
+        first: int,
+        stop: int,
+        *,
+        chunk_tokens: int = 16,
+        slot: int = 0,
+        codec: PayloadCodec = PayloadCodec.RAW,
     ) -> PrefillAsked:
         self.client.request(
             request=request,
@@ -168,28 +180,38 @@ class Glued:
             stop=stop,
             chunk_tokens=chunk_tokens,
             landings=landings(first, stop, slot=slot),
+            codec=codec,
         )
         self.pump_control()
         asked = self.worker_events[-1]
         assert isinstance(asked, PrefillAsked)
         return asked
 
-    def payload(self, request: int, chunk: int, layer: int) -> bytes:
-        """The source's bytes of that frame: the same offsets as slot 0 of the landing memory."""
+    def spans(self, request: int, chunk: int, layer: int) -> tuple[tuple[int, int], ...]:
+        """Where that frame's bytes are in the source: the same offsets as slot 0 of the landing memory."""
         plan = self.worker._jobs[request].plan
         part = plan.part(chunk, layer)
         assert part is not None
         region = SPEC.regions(0)[layer]
         if part.state_bytes:
-            return self.source[region.state_offset : region.state_offset + part.state_bytes]
+            return ((region.state_offset, part.state_bytes),)
         k = region.k_offset + part.first_row * region.k_row_bytes
         v = region.v_offset + part.first_row * region.v_row_bytes
-        return self.source[k : k + part.k_bytes] + self.source[v : v + part.v_bytes]
+        return ((k, part.k_bytes), (v, part.v_bytes))
 
     def push(self, request: int, chunk: int, layer: int, *, stream: int = 0) -> None:
-        payload = self.payload(request, chunk, layer)
-        header = self.worker.push(request, chunk=chunk, layer=layer, payload_bytes=len(payload))
-        self.streams_out[stream] += encode_data_header(header) + payload
+        spans = self.spans(request, chunk, layer)
+        n_bytes = sum(n_bytes for _, n_bytes in spans)
+        header = self.worker.push(request, chunk=chunk, layer=layer, payload_bytes=n_bytes)
+        out = self.streams_out[stream]
+        out += encode_data_header(header)
+        if header.codec is PayloadCodec.RAW:
+            out += b"".join(self.source[offset : offset + n_bytes] for offset, n_bytes in spans)
+            return
+        rows = self.worker.row_spans(request, chunk=chunk, layer=layer, spans=spans)
+        packer = block_codec(header.codec, SPEC.kv_type)
+        for part in packed_blocks(lambda: packer, rows, memoryview(self.source)):
+            out += part
 
     def push_chunk(self, request: int, chunk: int) -> None:
         plan = self.worker._jobs[request].plan
@@ -200,6 +222,19 @@ class Glued:
     def compute_done(self, request: int) -> None:
         now_us = self.worker_clock()
         self.worker.compute_done(request, started_us=now_us - 10, ended_us=now_us, chunk_compute_us=(10,))
+
+
+def plain_rows() -> bytes:
+    """A source full of numbers that K and V may be: random bytes are not all numbers, and do not shrink."""
+    rng = random.Random(3)
+    n_values = SPEC.total_bytes() // 2
+    return struct.pack(f"<{n_values}H", *(_bfloat16(rng.gauss(0, 1)) for _ in range(n_values)))
+
+
+def _bfloat16(value: float) -> int:
+    """Cut, not rounded."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return int(bits) >> 16
 
 
 def feed_stream(stream: DataStream, data: bytes) -> list[Event]:

@@ -14,7 +14,7 @@ import pytest
 
 from engine.errors import PeerError
 from engine.wire.client import ClientConnection, DataStream
-from engine.wire.codec import encode_message
+from engine.wire.codec import CODECS, PayloadCodec, encode_message
 from engine.wire.limits import MAX_CONTROL_BYTES, MAX_HELLO_BYTES
 from engine.wire.messages import Attach
 from engine.wire.worker import WorkerConnection
@@ -27,6 +27,7 @@ from tests.engine.wire.ends import (
     hello,
     hello_reply,
     landings,
+    plain_rows,
 )
 from tests.engine.wire.test_codec import EXAMPLES
 
@@ -79,12 +80,14 @@ def in_pieces(rng: random.Random, data: bytes) -> list[bytes]:
 class Corpus:
     """Real traffic to spoil: what each end and each stream received in a handoff with a cancel and a refusal."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: PayloadCodec = PayloadCodec.RAW) -> None:
+        self.codec = codec
         self.examples = [encode_message(message) for message in EXAMPLES.values()]
         ends = Glued().open()
+        ends.source = plain_rows()
         self.to_client = encode_message(ends.worker.reply)
         self.to_worker = encode_message(ends.client.hello)
-        ends.ask(1, 3, 50)
+        ends.ask(1, 3, 50, codec=codec)
         ends.worker.accept(1, reused_tokens=0)
         for chunk in range(3):
             ends.push_chunk(1, chunk)
@@ -94,7 +97,7 @@ class Corpus:
 
     def open_client(self) -> tuple[ClientConnection, DataStream]:
         """A client with two requests under way, one of them cancelled, and its data stream."""
-        client = ClientConnection(hello=hello(), clock=ManualClock())
+        client = ClientConnection(hello=hello(codecs=CODECS), clock=ManualClock())
         client.receive(self.to_client)
         for request, slot in ((1, 0), (2, 1)):
             client.request(
@@ -104,13 +107,14 @@ class Corpus:
                 stop=50,
                 chunk_tokens=16,
                 landings=landings(3, 50, slot=slot),
+                codec=self.codec,
             )
         client.cancel(2)
         return client, client.stream(Attach(session=SESSION, stream=0), MEMORY)
 
     def open_worker(self) -> WorkerConnection:
         """A worker that has answered one request in full and waits for its acknowledgements."""
-        worker = WorkerConnection(reply=hello_reply(), clock=ManualClock())
+        worker = WorkerConnection(reply=hello_reply(codecs=CODECS), clock=ManualClock())
         worker.receive(self.to_worker)
         worker.receive(self.requests())
         worker.accept(1, reused_tokens=0)
@@ -170,6 +174,12 @@ TARGETS: dict[str, Callable[[Corpus, random.Random], None]] = {
     "an open worker": feed_open_worker,
     "an open client": feed_open_client,
     "a data stream": feed_data_stream,
+    "a data stream of packed rows": feed_data_stream,
+    "a data stream of 8-bit rows": feed_data_stream,
+}
+CODEC_OF = {
+    "a data stream of packed rows": PayloadCodec.LOSSLESS,
+    "a data stream of 8-bit rows": PayloadCodec.INT8,
 }
 
 
@@ -182,7 +192,7 @@ def feed(
 
 
 def fuzz(target: str, cases: int, seed: int) -> None:
-    corpus = Corpus()
+    corpus = Corpus(CODEC_OF.get(target, PayloadCodec.RAW))
     rng = random.Random(seed)
     refused = 0
     for case in range(cases):

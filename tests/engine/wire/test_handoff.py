@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.errors import PeerLost, ProtocolError
+from engine.wire.blocks import RowSpan, block_codec
 from engine.wire.client import (
     ChunkCommitted,
     RequestAccepted,
@@ -16,7 +17,7 @@ from engine.wire.client import (
     RequestReleased,
 )
 from engine.wire.codec import DataHeader, PayloadCodec, encode_data_header, encode_message
-from engine.wire.limits import MAX_REQUESTS, STALL_TIMEOUT_S
+from engine.wire.limits import BLOCK_BYTES, MAX_REQUESTS, STALL_TIMEOUT_S
 from engine.wire.messages import (
     Accepted,
     Attach,
@@ -34,7 +35,7 @@ from engine.wire.messages import (
     Refused,
 )
 from engine.wire.worker import PrefillCancelled, PrefillFinished
-from tests.engine.wire.ends import SESSION, SPEC, Glued, feed_stream, landings
+from tests.engine.wire.ends import SESSION, SPEC, Glued, feed_stream, landings, plain_rows
 
 
 def started(*, first: int = 3, stop: int = 50, data_streams: int = 1) -> Glued:
@@ -319,9 +320,9 @@ def test_cancel_of_an_unknown_request_does_nothing() -> None:
 ROW = 2 * 2 * 16  # layer 0: K and V of one position
 
 
-def header(**changes: int) -> bytes:
+def header(*, codec: PayloadCodec = PayloadCodec.RAW, **changes: int) -> bytes:
     fields = {"request": 1, "chunk": 0, "layer": 0, "first_row": 3, "rows": 16, "payload_bytes": 16 * ROW}
-    return encode_data_header(DataHeader(codec=PayloadCodec.RAW, **(fields | changes)))
+    return encode_data_header(DataHeader(codec=codec, **(fields | changes)))
 
 
 LYING_FRAMES = {
@@ -453,6 +454,176 @@ def test_messages_on_a_data_stream_other_than_fences_are_refused() -> None:
         feed_stream(ends.streams[0], encode_message(Attach(session=SESSION, stream=0)))
 
 
+# Packed rows.
+
+
+def plain(codec: PayloadCodec, *, data_streams: int = 1) -> Glued:
+    """As `started`, with rows of numbers and that codec."""
+    ends = Glued(data_streams=data_streams).open()
+    ends.source = plain_rows()
+    ends.ask(1, 3, 50, codec=codec)
+    ends.worker.accept(1, reused_tokens=0)
+    ends.pump()
+    return ends
+
+
+PACKED = [PayloadCodec.LOSSLESS, PayloadCodec.INT8]
+
+
+def packed_and_back(ends: Glued, codec: PayloadCodec, first: int, stop: int) -> bytes:
+    """What should land: each layer's rows as the codec gives them back."""
+    memory = bytearray(expected_memory(ends, first, stop))
+    for landing, layer in zip(landings(first, stop), SPEC.layers, strict=True):
+        for offset, row_bytes, head_dim in (
+            (landing.k_offset, landing.k_row_bytes, layer.k_head_dim),
+            (landing.v_offset, landing.v_row_bytes, layer.v_head_dim),
+        ):
+            n_bytes = (landing.stop - landing.first) * row_bytes
+            rows = memoryview(memory)[offset : offset + n_bytes]
+            packer = block_codec(codec, SPEC.kv_type)
+            body = packer.pack(rows, head_dim) if n_bytes else None
+            if body is not None:
+                packer.unpack(memoryview(b"".join(body)), rows, head_dim)
+    return bytes(memory)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_packed_handoff_lands_as_rows(codec: PayloadCodec, step: int) -> None:
+    ends = plain(codec)
+    for chunk in range(3):
+        ends.push_chunk(1, chunk)
+    ends.compute_done(1)
+    came = bytes(ends.streams_out[0])
+    ends.streams_out[0].clear()
+    for at in range(0, len(came), step):
+        ends.client_events += feed_stream(ends.streams[0], came[at : at + step])
+    ends.pump()
+    assert ends.memory == packed_and_back(ends, codec, 3, 50)
+    assert (ends.memory == expected_memory(ends, 3, 50)) is (codec is PayloadCodec.LOSSLESS)
+    done = next(event for event in ends.client_events if isinstance(event, RequestFinished))
+    n_frames = 2 * 3 + 2
+    assert done.wire_bytes == len(came) - 40 * n_frames < done.payload_bytes
+    assert done.payload_bytes == 47 * 2 * (2 * 16 + 3 * 10) + 8 * 2 * 16 + 37
+
+
+def test_rows_that_do_not_shrink_go_as_they_are() -> None:
+    ends = Glued().open()
+    noise = ends.source
+    ends.source = bytes(byte for low in noise[::2] for byte in (low | 0x80, 0x7F))  # no number among them
+    ends.ask(1, 3, 50, codec=PayloadCodec.INT8)
+    ends.worker.accept(1, reused_tokens=0)
+    for chunk in range(3):
+        ends.push_chunk(1, chunk)
+    ends.compute_done(1)
+    ends.pump()
+    assert ends.memory == expected_memory(ends, 3, 50)
+    done = ends.client_events[-1]
+    assert isinstance(done, RequestFinished)
+    # The length of each block: K and V of seven frames.
+    assert done.wire_bytes == done.payload_bytes + 4 * 2 * 7
+
+
+def test_a_block_can_be_unpacked_before_it_is_taken() -> None:
+    """Without the lock that `advance` needs, and not a second time there."""
+    ends = plain(PayloadCodec.INT8)
+    ends.push(1, 0, 0)
+    came = bytes(ends.streams_out[0])
+    n_block = 16 * 2 * (4 + 6)
+    stream = ends.streams[0]
+    feed_stream(stream, came[: 40 + 4 + n_block - 1])
+    stream.buffer()[:1] = came[40 + 4 + n_block - 1 : 40 + 4 + n_block]
+    assert ends.memory == bytes(SPEC.total_bytes())
+    stream.unpack()
+    landed = bytes(ends.memory)
+    assert landed != bytes(SPEC.total_bytes())
+    ends.memory[:] = bytes(SPEC.total_bytes())
+    assert stream.advance(1) == []
+    assert ends.memory == bytes(SPEC.total_bytes())
+
+
+def test_blocks_hold_whole_rows_and_a_bounded_number_of_bytes() -> None:
+    span = RowSpan(offset=100, n_bytes=3 * 1000 * 600, row_bytes=600, head_dim=20)
+    blocks = list(span.blocks())
+    assert [at for at, _ in blocks] == [100 + sum(n for _, n in blocks[:i]) for i in range(len(blocks))]
+    assert sum(n_bytes for _, n_bytes in blocks) == span.n_bytes
+    assert all(n_bytes % 600 == 0 and n_bytes <= BLOCK_BYTES for _, n_bytes in blocks)
+    long_rows = RowSpan(offset=0, n_bytes=2 * 600_000, row_bytes=600_000, head_dim=20)
+    assert list(long_rows.blocks()) == [(0, 600_000), (600_000, 600_000)]
+    assert list(RowSpan(offset=7, n_bytes=0, row_bytes=0, head_dim=0).blocks()) == []
+
+
+def block(n_bytes: int, body: bytes = b"") -> bytes:
+    return n_bytes.to_bytes(4, "little") + body
+
+
+# K of layer 0 in chunk 0: 16 rows, 384 bytes of values, 320 as codes with their scales.
+LYING_BLOCKS: dict[str, tuple[PayloadCodec, bytes]] = {
+    "an empty block": (PayloadCodec.LOSSLESS, block(0)),
+    "a block of lengths alone": (PayloadCodec.LOSSLESS, block(8)),
+    "a block longer than its rows": (PayloadCodec.LOSSLESS, block(385)),
+    "a block of gigabytes": (PayloadCodec.LOSSLESS, block(0xFFFFFFFF)),
+    "planes that do not fit": (PayloadCodec.LOSSLESS, block(20, bytes(20))),
+    "codes that are missing": (PayloadCodec.INT8, block(319)),
+    "a code too many": (PayloadCodec.INT8, block(321)),
+    "a block of codes that is empty": (PayloadCodec.INT8, block(0)),
+    "codes longer than their rows": (PayloadCodec.INT8, block(400)),
+    "a scale that is no number": (PayloadCodec.INT8, block(320, b"\0\0\xc0\x7f" * 32 + bytes(192))),
+}
+
+
+@pytest.mark.parametrize("name", LYING_BLOCKS)
+def test_a_block_that_cannot_be_is_refused_and_nothing_of_it_lands(name: str) -> None:
+    codec, lie = LYING_BLOCKS[name]
+    ends = plain(codec)
+    with pytest.raises(ProtocolError):
+        feed_stream(ends.streams[0], header(codec=codec) + lie)
+    assert ends.memory == bytes(SPEC.total_bytes())
+
+
+@pytest.mark.parametrize("asked", PayloadCodec)
+@pytest.mark.parametrize("came", PayloadCodec)
+def test_rows_come_by_the_codec_that_was_asked_for(asked: PayloadCodec, came: PayloadCodec) -> None:
+    ends = plain(asked)
+    if asked is came:
+        feed_stream(ends.streams[0], header(codec=came))
+        return
+    with pytest.raises(ProtocolError, match=f"came as {came.label}, not {asked.label}"):
+        feed_stream(ends.streams[0], header(codec=came))
+
+
+def test_a_state_is_never_packed() -> None:
+    ends = plain(PayloadCodec.LOSSLESS)
+    with pytest.raises(ProtocolError, match="came as lossless, not raw"):
+        state = header(chunk=2, layer=2, first_row=50, rows=0, payload_bytes=37, codec=PayloadCodec.LOSSLESS)
+        feed_stream(ends.streams[0], state)
+
+
+@pytest.mark.parametrize("spans", [(), ((0, 384),), ((0, 384), (999, 641)), ((0, 640), (999, 384))])
+def test_rows_that_were_not_planned_are_not_packed(spans: tuple[tuple[int, int], ...]) -> None:
+    ends = plain(PayloadCodec.INT8)
+    with pytest.raises(ValueError, match="layer 0 of chunk 0"):
+        ends.worker.row_spans(1, chunk=0, layer=0, spans=spans)
+
+
+@pytest.mark.parametrize("least, timed", [(200 * ROW, (200 * ROW, 500_000)), (200 * ROW + 1, (0, 0))])
+def test_only_large_frames_tell_how_fast_rows_come(
+    monkeypatch: pytest.MonkeyPatch, least: int, timed: tuple[int, int]
+) -> None:
+    monkeypatch.setattr("engine.wire.client._LEAST_TIMED_BYTES", least)
+    ends = Glued().open()
+    ends.ask(1, 0, 200, chunk_tokens=200)
+    ends.worker.accept(1, reused_tokens=0)
+    ends.push(1, 0, 0)
+    ends.pump_control()
+    came = bytes(ends.streams_out[0])
+    feed_stream(ends.streams[0], came[:1000])
+    ends.client_clock.advance(0.5)
+    feed_stream(ends.streams[0], came[1000:])
+    handoff = ends.client._handoffs[1]
+    assert (handoff.timed_bytes, handoff.timed_us) == timed
+
+
 # A lying client.
 
 
@@ -492,7 +663,7 @@ def test_chunks_acknowledged_out_of_order_are_refused() -> None:
 
 def test_an_unknown_codec_is_refused_for_the_request_alone() -> None:
     ends = Glued().open()
-    ends.worker.receive(encode_message(prefill(codec="int8")))
+    ends.worker.receive(encode_message(prefill(codec="int4")))
     assert b"codec" in ends.worker.take_output()
 
 
