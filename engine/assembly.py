@@ -356,6 +356,7 @@ def _courier_config(
         memory_descriptor=-1,
         memory_bytes=loaded.cache.total_bytes(),
         identity=_model_identity(loaded),
+        data_streams=args.data_streams,
         max_prompt_tokens=loaded.cache.n_ctx,
     )
 

@@ -33,7 +33,7 @@ EXAMPLE = """\
 SETTINGS = [
     *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK),
     *(config.ROUTE, config.PREFIX_CACHE),
-    *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
+    *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY, config.DATA_STREAMS),
     *(config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 

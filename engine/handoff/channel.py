@@ -17,6 +17,7 @@ import msgspec
 
 from engine.cache.spec import Landing
 from engine.errors import ProcessFailed
+from engine.handoff.client_events import LinkSetup
 from engine.wire.messages import Code, ModelIdentity, Role
 
 _LENGTH = struct.Struct("<I")
@@ -38,6 +39,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Exactly one of `dial` and `listen` is set, each a HOST:PORT. Descriptors are inherited. `start_through`
     are words before the courier's own command, which start it in another place, such as another network namespace.
+    Without `data_streams` measuring chooses.
     """
 
     role: Role
@@ -50,7 +52,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_descriptor: int
     memory_bytes: int
     identity: ModelIdentity
-    data_streams: int = 1
+    data_streams: int | None = None
     max_prompt_tokens: int = 0
     start_through: tuple[str, ...] = ()
 
@@ -83,6 +85,7 @@ class Listening(Message, frozen=True):
 class LinkUp(Message, frozen=True):
     link: int
     peer: str
+    setup: LinkSetup
 
 
 class LinkDown(Message, frozen=True):

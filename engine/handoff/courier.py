@@ -27,6 +27,7 @@ from engine.handoff import channel as ch
 from engine.handoff.failure import FailureCode, Going
 from engine.handoff.link import ClientLink, Link, WorkerLink, describe
 from engine.handoff.shared import SharedMemory
+from engine.handoff.streams import StreamCount
 from engine.handoff.transport import (
     CONTROL_PROTOCOL,
     DATA_PROTOCOL,
@@ -66,6 +67,7 @@ from engine.wire.codec import (
 )
 from engine.wire.limits import (
     HANDSHAKE_TIMEOUT_S,
+    MAX_DATA_STREAMS,
     MAX_LINKS,
     MAX_STREAM_CONTROL_BYTES,
     MAX_UNAUTHENTICATED,
@@ -128,6 +130,7 @@ class Courier:
         self._callers: dict[ssl.SSLSocket, None] = {}
         self._turned_away = Repeats(_COUNT_STRANGERS_S)
         self._engine_silent_s = 0.0
+        self._streams = StreamCount(config.data_streams)
 
     def run(self) -> None:
         address = Address.parse(self._config.dial or self._config.listen or "")
@@ -283,11 +286,18 @@ class Courier:
             session=os.urandom(SESSION_BYTES),
             identity=self._config.identity,
             codecs=_CODECS,
-            data_streams=self._config.data_streams,
+            data_streams=self._streams.wanted,
         )
         connection = ClientConnection(hello=hello, clock=now_us)
         return ClientLink(
-            number, connection, control, peer=peer, emit=self._emit, on_over=self._forget, memory=self._memory
+            number,
+            connection,
+            control,
+            peer=peer,
+            emit=self._emit,
+            on_over=self._forget,
+            memory=self._memory,
+            streams=self._streams,
         )
 
     def _worker(self, number: int, control: ssl.SSLSocket, peer: str) -> WorkerLink:
@@ -297,7 +307,7 @@ class Courier:
             role=Role.PREFILL,
             identity=self._config.identity,
             codecs=_CODECS,
-            data_streams=self._config.data_streams,
+            data_streams=self._config.data_streams or MAX_DATA_STREAMS,
             max_prompt_tokens=self._config.max_prompt_tokens,
         )
         connection = WorkerConnection(reply=reply, clock=now_us)

@@ -17,7 +17,8 @@ from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
+from engine.handoff.streams import Load, StreamCount
+from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, link_setup
 from engine.wire.client import (
     ChunkCommitted,
     ClientConnection,
@@ -155,8 +156,15 @@ class Link:
 
     def _say_up(self, stream: ssl.SSLSocket) -> None:
         """All data connections are there; `stream` is one of them."""
-        log.info("linked with %s: data streams: %d, %s", self.peer, self.n_streams, buffers(stream))
-        self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+        setup = link_setup(stream, data_streams=self.n_streams)
+        log.info(
+            "linked with %s: data streams: %d, buffers of %.1f MiB to receive and %.1f MiB to send",
+            self.peer,
+            setup.data_streams,
+            setup.receive_granted_bytes / (1 << 20),
+            setup.send_granted_bytes / (1 << 20),
+        )
+        self._emit(ch.LinkUp(link=self.number, peer=self.peer, setup=setup))
 
     def _handle(self, events: list[Event]) -> None:
         """With the lock held."""
@@ -201,9 +209,11 @@ class ClientLink(Link):
         emit: Emit,
         on_over: Callable[[Link], None],
         memory: SharedMemory,
+        streams: StreamCount,
     ) -> None:
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
+        self._streams = streams
         self._receivers: list[DataReceiver] = []
         self._failed: set[int] = set()
 
@@ -222,7 +232,12 @@ class ClientLink(Link):
                 raise PeerLost("the link has ended")
             reader = self._connection.stream(attach, self._memory.buffer)
             receiver = DataReceiver(
-                stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self._end_of_stream
+                stream,
+                reader,
+                lock=self._lock,
+                on_events=self._from_stream,
+                on_load=self._learn_load,
+                on_end=self._end_of_stream,
             )
             self._receivers.append(receiver)
             receiver.start()
@@ -276,6 +291,9 @@ class ClientLink(Link):
         self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
         self._emit(ch.AskReleased(request=request))
 
+    def _learn_load(self, load: Load) -> None:
+        self._streams.observe(load, used=self.n_streams)
+
     def _from_stream(self, events: list[Event]) -> None:
         # An acknowledgement is waited for on the other computer; the engine here hears a moment later.
         self._control.wake()
@@ -325,6 +343,9 @@ class ClientLink(Link):
                 ch.AskFailed(request=request, code=FailureCode.STALLED, message=message, committed=committed)
             )
             self._connection.cancel(request)
+        wanted = self._streams.wanted
+        if wanted > self._connection.hello.data_streams and not self._connection.live_requests():
+            raise Going(f"it comes back with {wanted} data streams")
 
     def _abandon(self, down: ch.LinkDown) -> None:
         # First, so that whoever hears of a failure does not ask the same link again.

@@ -241,6 +241,15 @@ class _Asked:
     events: list = field(default_factory=list)
 
 
+LINK_SETUP = handoff.LinkSetup(
+    data_streams=1,
+    receive_asked_bytes=32 << 20,
+    receive_granted_bytes=8 << 20,
+    send_asked_bytes=32 << 20,
+    send_granted_bytes=4 << 20,
+)
+
+
 class FakeClient:
     """A worker's client under the test's hand: `commit`, `finish`, `fail` and `release` are what the peer does.
 
@@ -267,7 +276,7 @@ class FakeClient:
 
     def status(self):
         if self.ready:
-            return handoff.ClientStatus(ready=True, peer="192.168.1.20:7118")
+            return handoff.ClientStatus(ready=True, peer="192.168.1.20:7118", setup=LINK_SETUP)
         return handoff.ClientStatus(ready=False, note="the worker is away")
 
     def on_wakeup(self, wakeup) -> None:
