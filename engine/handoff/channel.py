@@ -135,13 +135,14 @@ class AskProgressed(Message, frozen=True):
 
 
 class AskCommitted(Message, frozen=True):
-    """`payload_bytes` are of all chunks of the request that are committed by now."""
+    """`payload_bytes` are of all chunks of the request that are committed by now; `place` as in ChunkCommitted."""
 
     request: int
     first: int
     stop: int
     final: bool
     payload_bytes: int
+    place: int | None = None
 
 
 class AskFinished(Message, frozen=True):
@@ -174,6 +175,8 @@ class AskReleased(Message, frozen=True):
 
 
 class Asked(Message, frozen=True):
+    """Chunks from `first_checkpoint` on may be checkpoints, each of `checkpoint_bytes` more; None where none may."""
+
     link: int
     request: int
     tokens: bytes
@@ -181,10 +184,21 @@ class Asked(Message, frozen=True):
     stop: int
     chunk_tokens: int
     reuse: bool
+    checkpoint_bytes: int
+    first_checkpoint: int | None
 
 
 class AskedToWarmUp(Message, frozen=True):
     tokens: bytes
+
+
+class JobAcknowledged(Message, frozen=True):
+    """The client has all of that chunk, since `at_us`. Told of requests that may hold checkpoints."""
+
+    link: int
+    request: int
+    chunk: int
+    at_us: int
 
 
 class AskedCancelled(Message, frozen=True):
@@ -287,6 +301,7 @@ FromCourier = (
     | Asked
     | AskedToWarmUp
     | AskedCancelled
+    | JobAcknowledged
     | JobFinished
 )
 FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine)

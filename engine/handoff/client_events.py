@@ -41,7 +41,8 @@ class Accepted:
 class Committed:
     """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for.
 
-    `payload_bytes` are of everything committed for the request by now.
+    `payload_bytes` are of everything committed for the request by now. Of a request that takes checkpoints, `place` is
+    where windows and states landed that came with this chunk, None if none did.
     """
 
     request_id: int
@@ -49,6 +50,7 @@ class Committed:
     stop: int
     final: bool
     payload_bytes: int
+    place: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

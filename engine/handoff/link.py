@@ -31,8 +31,10 @@ from engine.wire.client import (
 )
 from engine.wire.codec import encode_data_header
 from engine.wire.connection import Connection, Event
+from engine.wire.geometry import state_stream
 from engine.wire.messages import Attach, Code
 from engine.wire.worker import (
+    ChunkAcknowledged,
     ClientOpened,
     FenceAsked,
     PrefillAsked,
@@ -316,6 +318,7 @@ class ClientLink(Link):
                             stop=event.stop,
                             final=event.final,
                             payload_bytes=event.payload_bytes,
+                            place=event.place,
                         )
                     )
                 case RequestFinished():
@@ -449,7 +452,11 @@ class WorkerLink(Link):
             frame = Outgoing(
                 parts=(encode_data_header(header), *views), wanted=lambda: self._connection.is_live(request)
             )
-            min(self._senders, key=DataSender.backlog).put(frame)
+            if self._connection.is_state(message.layer):
+                sender = self._senders[state_stream(message.layer, len(self._senders))]
+            else:
+                sender = min(self._senders, key=DataSender.backlog)
+            sender.put(frame)
 
         self._if_live(request, queue_frame, wake=False)
 
@@ -526,6 +533,14 @@ class WorkerLink(Link):
                             stop=event.stop,
                             chunk_tokens=event.chunk_tokens,
                             reuse=event.reuse,
+                            checkpoint_bytes=event.checkpoint_bytes,
+                            first_checkpoint=event.first_checkpoint,
+                        )
+                    )
+                case ChunkAcknowledged():
+                    self._emit(
+                        ch.JobAcknowledged(
+                            link=self.number, request=event.request, chunk=event.chunk, at_us=event.at_us
                         )
                     )
                 case WarmAsked():

@@ -187,6 +187,7 @@ class PrefillClient:
                         stop=message.stop,
                         final=message.final,
                         payload_bytes=message.payload_bytes,
+                        place=message.place,
                     )
                 )
             case ch.AskFinished():
