@@ -9,8 +9,8 @@ from __future__ import annotations
 # Checkpoints may take so much beside what the chunks take: of a prompt that fails, half of the work is saved soon.
 _BUDGET_SHARE = 0.5
 
-# And so much of what the link can carry, beside the chunks, until the last one is computed.
-_SPARE_SHARE = 0.5
+# Of what the link seems to carry, chunks and checkpoints may take so much: a short burst goes faster than a long one.
+_LINK_SHARE = 0.5
 
 
 class Checkpoints:
@@ -34,9 +34,9 @@ class Checkpoints:
             return False
         # The previous chunk may still be on its way; one before it would say that the link is behind.
         is_idle = self._n_acknowledged >= chunk - 1
-        spare_bytes = self._bytes_per_us * self._chunk_us - self._chunk_bytes
+        spare_bytes = _LINK_SHARE * self._bytes_per_us * self._chunk_us - self._chunk_bytes
         n_chunks_left = self._n_chunks - 1 - chunk
-        return is_idle and self._n_bytes <= _SPARE_SHARE * spare_bytes * n_chunks_left
+        return is_idle and self._n_bytes <= spare_bytes * n_chunks_left
 
     def begun(self, chunk: int) -> None:
         """That chunk is one."""

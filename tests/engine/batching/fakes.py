@@ -117,10 +117,9 @@ class FakeSequence:
             ),
         )
 
-    def land(self, prompt, end: int, *, final: bool) -> None:
-        if final or not self._window:
+    def land(self, prompt, end: int, *, final: bool, place: int | None = None) -> None:
+        if final or place is not None or not self._window:
             self.tokens.extend(prompt[self.length : end])
-        if final:
             self._lost = False
 
 
