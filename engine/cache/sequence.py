@@ -155,8 +155,9 @@ class SequenceState:
     def set_aside(self, layer: int, end: int, aside: Tensor) -> None:
         """Copy the layer's window as of position `end`, which is the last one computed, to the bytes `aside`."""
         cache = self.layers[layer]
+        rows = slice(*cache.place(end - cache.window + 1, end))
         at = 0
-        for part in cache.state(end):
+        for part in (cache.k[rows], cache.v[rows]):
             aside[at : at + part.nbytes].view(part.dtype).view(part.shape).copy_(part)
             at += part.nbytes
 

@@ -18,6 +18,7 @@ from engine.batching.chunks import equal_chunks
 from engine.batching.loop import EngineLoop
 from engine.batching.remote import RouteConfig
 from engine.batching.request import Finished, Handoff, Progress, Request, SamplingParams
+from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.handoff.checkpoints import Checkpoints
@@ -45,7 +46,7 @@ class HeldPrefiller(ModelPrefiller):
     """Computes a pass when it is allowed to."""
 
     def __init__(self, model: Model, pool: SequencePool) -> None:
-        super().__init__(model, pool)
+        super().__init__(model, pool, PrefixCache(pool, budget_bytes=0))
         self.allowed = threading.Semaphore(0)
 
     def compute(self, parts: list[Part]) -> None:
