@@ -43,6 +43,7 @@ from engine.node.known_rates import KnownRates
 from engine.paths import cache_dir, identity_dir
 from engine.server.backend import Backend, ModelInfo
 from engine.tokenizer import ChatTemplate, Tokenizer
+from engine.wire.limits import MAX_CHECKPOINT_BYTES
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
 log = logging.getLogger(__name__)
@@ -207,7 +208,10 @@ def open_prefill_engine(
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
     loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=False)
-    memory = _Memory(loaded.cache, shared=True)
+    aside_bytes = loaded.cache.checkpoint_bytes()
+    memory = _Memory(
+        loaded.cache, shared=True, aside_bytes=aside_bytes if aside_bytes <= MAX_CHECKPOINT_BYTES else 0
+    )
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
@@ -279,10 +283,10 @@ class _Loaded:
 
 
 class _Memory:
-    """The cache's memory: shared with a courier where there is one, else this process's own."""
+    """The cache's memory, and some behind it: shared with a courier where there is one, else this process's own."""
 
-    def __init__(self, cache: CacheSpec, *, shared: bool) -> None:
-        n_bytes = cache.total_bytes()
+    def __init__(self, cache: CacheSpec, *, shared: bool, aside_bytes: int = 0) -> None:
+        n_bytes = cache.total_bytes() + aside_bytes
         self._shared = SharedMemory.create(n_bytes) if shared else None
         self.buffer = self._shared.buffer if self._shared else memoryview(mmap.mmap(-1, n_bytes))
 
@@ -364,6 +368,7 @@ def _courier_config(
         memory_descriptor=-1,
         memory_bytes=loaded.cache.total_bytes(),
         identity=_model_identity(loaded),
+        data_streams=args.data_streams,
         max_prompt_tokens=loaded.cache.n_ctx,
         codec=codec,
     )

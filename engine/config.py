@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.numbers import number_text
+from engine.wire.limits import MAX_DATA_STREAMS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +305,16 @@ THREADS = Setting(
     minimum=1,
     maximum=1024,
     help="processor threads (default: chosen by Baton)",
+)
+DATA_STREAMS = Setting(
+    name="data_streams",
+    kind=int,
+    default=None,
+    metavar="N",
+    minimum=1,
+    maximum=MAX_DATA_STREAMS,
+    example="2",
+    help="connections that share a handoff's data (default: one, and more where one cannot keep up with the link)",
 )
 PEER = Setting(
     name="peer",

@@ -481,7 +481,7 @@ class EngineLoop:
         slot = generation.slot
         if self._scheduler.slots[slot].state is not SlotState.PREFILL_REMOTE:
             return
-        self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final)
+        self._runner.sequence(slot).land(generation.tokens, event.stop, final=event.final, place=event.place)
         generation.note_came(n_bytes=event.payload_bytes)
         now = self._clock()
         self.journal.committed(generation.timeline, event, now)

@@ -75,6 +75,14 @@ class PacedPrefiller:
             (region.v_offset + row * region.v_row_bytes, rows * region.v_row_bytes),
         ]
 
+    def set_aside(self, sequence: int, layer: int, end: int) -> list[tuple[int, int]]:
+        # Nothing is computed, so nothing changes: a state stays where it is.
+        spec, region = self._spec.layers[layer], self._regions[layer]
+        if spec.kind is LayerKind.RECURRENT:
+            return [(region.state_offset, region.state_bytes)]
+        rows = spec.window - 1
+        return [(region.k_offset, rows * region.k_row_bytes), (region.v_offset, rows * region.v_row_bytes)]
+
     def tail_limit_s(
         self, chunks: list[tuple[int, int]], *, bytes_per_s: float, packed: float = 1.0
     ) -> float:

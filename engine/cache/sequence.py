@@ -85,21 +85,28 @@ class SequenceState:
         """
         landings = []
         for index, (cache, spec) in enumerate(zip(self.layers, self._spec.layers, strict=True)):
-            first = start
+            first, spare_rows = start, 0
             if isinstance(cache, WindowCache):
                 first = max(start, stop - cache.window + 1)
                 cache.make_room(start, first, stop)
+                spare_rows = cache.spare_rows if first > start else 0
             row, _ = cache.place(first, stop)
-            landings.append(_landing(index, spec, self._regions[index], first, stop, row))
+            landings.append(_landing(index, spec, self._regions[index], first, stop, row, spare_rows))
         return tuple(landings)
 
-    def land(self, prompt: Sequence[int], end: int, *, final: bool) -> None:
+    def land(self, prompt: Sequence[int], end: int, *, final: bool, place: int | None = None) -> None:
         """Every layer's part of `prompt` up to position `end` has been written to memory.
 
-        Before the final chunk a window layer has nothing yet, so models with such layers gain only at the end.
+        Before the final chunk a window layer has nothing new, unless a checkpoint came with this one: to the first or
+        second `place` of its landing. So models with such layers gain only at checkpoints and at the end.
         """
-        self.flush_in(self.length, end, final=final)
-        if final or all(isinstance(layer, AttentionCache) for layer in self.layers):
+        if place is not None:
+            for layer in self.layers:
+                if isinstance(layer, WindowCache):
+                    layer.landed(end, place)
+        whole = final or place is not None
+        self.flush_in(self.length, end, final=whole)
+        if whole or all(isinstance(layer, AttentionCache) for layer in self.layers):
             self.tokens.extend(prompt[self.length : end])
 
     def spans(
@@ -139,11 +146,20 @@ class SequenceState:
             if isinstance(cache, WindowCache):
                 if not final:
                     continue
-                part = slice(*cache.place(max(cache.base, end - cache.window + 1), end))
+                part = slice(*cache.place(max(cache.held, end - cache.window + 1), end))
             else:
                 part = slice(first, end)
             cache.k[part].copy_(k[part])
             cache.v[part].copy_(v[part])
+
+    def set_aside(self, layer: int, end: int, aside: Tensor) -> None:
+        """Copy the layer's window as of position `end`, which is the last one computed, to the bytes `aside`."""
+        cache = self.layers[layer]
+        rows = slice(*cache.place(end - cache.window + 1, end))
+        at = 0
+        for part in (cache.k[rows], cache.v[rows]):
+            aside[at : at + part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+            at += part.nbytes
 
     def _rows_to_send(
         self, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
@@ -157,7 +173,10 @@ class SequenceState:
 
 
 class SequencePool:
-    """All slots of a model's cache, laid out in one block of memory of `spec.total_bytes()` bytes."""
+    """All slots of a model's cache, laid out in one block of memory of `spec.total_bytes()` bytes.
+
+    A block with `spec.checkpoint_bytes()` more has room behind the slots for one checkpoint to be sent.
+    """
 
     def __init__(self, spec: CacheSpec, device: Device, memory: memoryview) -> None:
         if len(memory) < spec.total_bytes():
@@ -169,6 +188,17 @@ class SequencePool:
 
     def sequence(self, slot: int) -> SequenceState:
         return self._sequences[slot]
+
+    def set_aside(self, slot: int, layer: int, end: int) -> list[tuple[int, int]]:
+        """Copy a window as of position `end` to where it stays; returns (offset, bytes) of its K rows and V rows."""
+        offset = self.spec.total_bytes() + self.spec.checkpoint_offsets()[layer]
+        spec = self.spec.layers[layer]
+        k_bytes, v_bytes = (
+            (spec.window - 1) * row_bytes(self.spec.kv_type)
+            for row_bytes in (spec.k_row_bytes, spec.v_row_bytes)
+        )
+        self._sequences[slot].set_aside(layer, end, self._block[offset : offset + k_bytes + v_bytes])
+        return [(offset, k_bytes), (offset + k_bytes, v_bytes)]
 
     def _build(self, slot: int) -> SequenceState:
         layers: list[LayerCache] = []
@@ -197,7 +227,9 @@ class SequencePool:
         )
 
 
-def _landing(index: int, spec: LayerSpec, region: Region, first: int, stop: int, row: int) -> Landing:
+def _landing(
+    index: int, spec: LayerSpec, region: Region, first: int, stop: int, row: int, spare_rows: int
+) -> Landing:
     return Landing(
         layer=index,
         kind=spec.kind,
@@ -209,4 +241,6 @@ def _landing(index: int, spec: LayerSpec, region: Region, first: int, stop: int,
         v_row_bytes=region.v_row_bytes,
         state_offset=region.state_offset,
         state_bytes=region.state_bytes,
+        spare_rows=spare_rows,
+        spare_state_offset=region.spare_state_offset if spec.kind is LayerKind.RECURRENT else 0,
     )

@@ -1,13 +1,14 @@
 """Where each layer's cache lies in memory: sizes and offsets, without torch.
 
 A cache is one block of shared memory. In it each slot has its own stretch, and in that stretch every layer has
-its K rows, then its V rows (attention and window layers), or one state (recurrent layers). A row is one
+its K rows, then its V rows (attention and window layers), or room for two states (recurrent layers). A row is one
 position: Hk heads of D values. The courier, the engine and `bench handoff` all take their addresses from here.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,6 +86,11 @@ class Region:
     state_offset: int
     state_bytes: int
 
+    @property
+    def spare_state_offset(self) -> int:
+        """Where a second state has room, so that one is whole while another one comes."""
+        return self.state_offset + _page_up(self.state_bytes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSpec:
@@ -106,6 +112,17 @@ class CacheSpec:
         return sum(
             layer.row_bytes(self.kv_type) for layer in self.layers if layer.kind is LayerKind.ATTENTION
         )
+
+    def checkpoint_bytes(self) -> int:
+        """Bytes of all windows and states as of one position; 0 where none of the layers has any."""
+        return sum(_checkpoint_bytes(layer, self.kv_type) for layer in self.layers)
+
+    def checkpoint_offsets(self) -> tuple[int, ...]:
+        """Where each layer's part lies in a checkpoint that is set aside, from its start."""
+        offsets = itertools.accumulate(
+            (_checkpoint_bytes(layer, self.kv_type) for layer in self.layers), initial=0
+        )
+        return tuple(offsets)[:-1]
 
     def regions(self, slot: int) -> tuple[Region, ...]:
         """Every layer's place in `slot`; raises IndexError for a slot that does not exist."""
@@ -138,9 +155,13 @@ def _page_up(n_bytes: int) -> int:
 
 def _layer_bytes(layer: LayerSpec, kv_type: KVType, n_ctx: int) -> int:
     if layer.kind is LayerKind.RECURRENT:
-        return _page_up(layer.state_bytes)
+        return 2 * _page_up(layer.state_bytes)
     rows = layer.capacity_rows(n_ctx)
     return _page_up(rows * layer.k_row_bytes(kv_type)) + _page_up(rows * layer.v_row_bytes(kv_type))
+
+
+def _checkpoint_bytes(layer: LayerSpec, kv_type: KVType) -> int:
+    return layer.state_bytes + max(0, layer.window - 1) * layer.row_bytes(kv_type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +170,9 @@ class Landing:
 
     Positions [first, stop) of an attention or window layer land at `k_offset` and `v_offset` onwards, a row each; a
     recurrent layer has first == stop and its `state_bytes` land at `state_offset`. Nothing outside may be written.
+
+    A window or a state may have a second place, `spare_rows` further on or at `spare_state_offset`: then it may come
+    more than once on the way, to the one place while the other is whole. Without a second place both are 0.
     """
 
     layer: int
@@ -161,6 +185,8 @@ class Landing:
     v_row_bytes: int
     state_offset: int
     state_bytes: int
+    spare_rows: int = 0
+    spare_state_offset: int = 0
 
 
 class CacheRow(NamedTuple):

@@ -9,7 +9,7 @@ from engine.cache.spec import CacheRow
 
 
 class WindowCache:
-    """K [rows, Hk, Dk] and V [rows, Hk, Dv] hold positions [base, base + rows) of which the latest count.
+    """K [rows, Hk, Dk] and V [rows, Hk, Dv] have room for positions [base, base + rows), and hold those from `held` on.
 
     A row attends to itself and the `window` - 1 before it. When the buffer is full its last `window` - 1 rows move to
     the front, so rows stay contiguous and move once in many tokens.
@@ -20,6 +20,7 @@ class WindowCache:
         self.v = v
         self.window = window
         self.base = 0
+        self.held = 0
         self._k_row_bytes = k[0].nbytes
         self._v_row_bytes = v[0].nbytes
 
@@ -35,7 +36,7 @@ class WindowCache:
         at = first - self.base
         self.k[at : at + k.shape[0]].copy_(k)
         self.v[at : at + v.shape[0]].copy_(v)
-        start = max(seen, self.base)
+        start = max(seen, self.held)
         return Visible(
             k=self.k[start - self.base : end - self.base],
             v=self.v[start - self.base : end - self.base],
@@ -54,7 +55,7 @@ class WindowCache:
         all_k[first - seen :].copy_(new_k)
         all_v[first - seen :].copy_(new_v)
         end = first + k.shape[0]
-        self.base = max(seen, end - self.k.shape[0], 0)
+        self.base = self.held = max(seen, end - self.k.shape[0], 0)
         stored = slice(self.base - seen, None)
         n_stored = end - self.base
         self.k[:n_stored].copy_(all_k[stored])
@@ -66,7 +67,7 @@ class WindowCache:
         seen = max(0, position - self.window + 1)
         if position + 1 - self.base > self.k.shape[0]:
             self._move(seen, position)
-        start = max(seen, self.base)
+        start = max(seen, self.held)
         k_base = self.k.data_ptr() - self.base * self._k_row_bytes
         v_base = self.v.data_ptr() - self.base * self._v_row_bytes
         return CacheRow(
@@ -81,11 +82,11 @@ class WindowCache:
         """Bring positions [base, end) to the front of the buffer."""
         for rows in (self.k, self.v):
             rows[: end - base].copy_(rows[base - self.base : end - self.base].clone())
-        self.base = base
+        self.base = self.held = base
 
     def keeps(self, length: int) -> bool:
         """Whether the window that ends at `length` is still here."""
-        return max(0, length - self.window + 1) >= self.base
+        return max(0, length - self.window + 1) >= self.held
 
     def state(self, length: int) -> tuple[Tensor, Tensor]:
         """The K and V rows that a token at `length` can see, where `keeps` says that they are here."""
@@ -94,12 +95,12 @@ class WindowCache:
 
     def go_on_from(self, length: int) -> tuple[Tensor, Tensor]:
         """Where to write what `state` gave for `length`: the cache stands there then, whatever it held."""
-        self.base = max(0, length - self.window + 1)
+        self.base = self.held = max(0, length - self.window + 1)
         return self.k[: length - self.base], self.v[: length - self.base]
 
     def reset(self) -> None:
         """Forget everything."""
-        self.base = 0
+        self.base = self.held = 0
 
     def place(self, first: int, stop: int) -> tuple[int, int]:
         """Positions [first, stop) as rows of the memory."""
@@ -111,6 +112,16 @@ class WindowCache:
         Rows that no later position can see are given up only where the new ones would not fit otherwise.
         """
         if first > start:
-            self.base = first
+            self.base = self.held = first
         elif stop - self.base > self.k.shape[0]:
-            self._move(max(self.base, stop - self.window + 1), start)
+            self._move(max(self.held, stop - self.window + 1), start)
+
+    @property
+    def spare_rows(self) -> int:
+        """How far behind a first window a second one has room; 0 where it has none."""
+        return self.window - 1 if 2 * (self.window - 1) <= self.k.shape[0] else 0
+
+    def landed(self, stop: int, place: int) -> None:
+        """The window of position `stop`, all of it, has come to the first place (0) or the second (1)."""
+        self.held = stop - self.window + 1
+        self.base = self.held - place * self.spare_rows

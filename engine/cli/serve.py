@@ -33,7 +33,8 @@ EXAMPLE = """\
 SETTINGS = [
     *(config.MODEL, config.HOST, config.PORT, config.SLOTS, config.CTX, config.CHUNK),
     *(config.ROUTE, config.PREFIX_CACHE),
-    *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY, config.CODEC),
+    *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
+    *(config.CODEC, config.DATA_STREAMS),
     *(config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 

@@ -75,6 +75,8 @@ def _print(report: dict[str, Any]) -> None:
         print(f"  slot {slot['id']}  {slot['state']:<16} {used}")
     if endpoint["worker"]:
         print(f"  worker  {_worker_line(endpoint['worker'])}")
+        if link := endpoint["worker"].get("link"):
+            print(f"  link    {_link_line(link)}")
     for engine in report["engines"]:
         where = engine.get("url") or engine.get("address") or ""
         print(f"{engine['role']:<9} {where}  {engine['model']}  (process {engine['pid']})")
@@ -86,6 +88,22 @@ def _worker_line(worker: dict[str, Any]) -> str:
     if not worker["connected"]:
         return f"not connected, prompts are prefilled here: {worker['note']}"
     return f"connected, {worker['peer']}; {_route(worker)}"
+
+
+def _link_line(link: dict[str, Any]) -> str:
+    to = [
+        f"{_mib(link[f'{way}_granted_bytes'])} to {way} ({_asked(link[f'{way}_asked_bytes'])})"
+        for way in ("receive", "send")
+    ]
+    return f"data streams: {link['data_streams']}; socket buffers of {' and '.join(to)}"
+
+
+def _asked(n_bytes: int) -> str:
+    return f"{_mib(n_bytes)} asked for" if n_bytes else "sized by the system"
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 20):.1f} MiB"
 
 
 def _route(worker: dict[str, Any]) -> str:

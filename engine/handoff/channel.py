@@ -17,6 +17,7 @@ import msgspec
 
 from engine.cache.spec import Landing
 from engine.errors import ProcessFailed
+from engine.handoff.client_events import LinkSetup
 from engine.handoff.codec_choice import CodecPolicy
 from engine.wire.messages import Code, ModelIdentity, Role
 
@@ -39,6 +40,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Exactly one of `dial` and `listen` is set, each a HOST:PORT. Descriptors are inherited. `start_through`
     are words before the courier's own command, which start it in another place, such as another network namespace.
+    Without `data_streams` measuring chooses.
     """
 
     role: Role
@@ -51,7 +53,7 @@ class CourierConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_descriptor: int
     memory_bytes: int
     identity: ModelIdentity
-    data_streams: int = 1
+    data_streams: int | None = None
     codec: CodecPolicy = CodecPolicy.AUTO
     max_prompt_tokens: int = 0
     start_through: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ class Listening(Message, frozen=True):
 class LinkUp(Message, frozen=True):
     link: int
     peer: str
+    setup: LinkSetup
 
 
 class LinkDown(Message, frozen=True):
@@ -134,13 +137,14 @@ class AskProgressed(Message, frozen=True):
 
 
 class AskCommitted(Message, frozen=True):
-    """`payload_bytes` are of all chunks of the request that are committed by now."""
+    """`payload_bytes` are of all chunks of the request that are committed by now; `place` as in ChunkCommitted."""
 
     request: int
     first: int
     stop: int
     final: bool
     payload_bytes: int
+    place: int | None = None
 
 
 class AskFinished(Message, frozen=True):
@@ -178,6 +182,8 @@ class AskReleased(Message, frozen=True):
 
 
 class Asked(Message, frozen=True):
+    """Chunks from `first_checkpoint` on may be checkpoints, each of `checkpoint_bytes` more; None where none may."""
+
     link: int
     request: int
     tokens: bytes
@@ -185,10 +191,21 @@ class Asked(Message, frozen=True):
     stop: int
     chunk_tokens: int
     reuse: bool
+    checkpoint_bytes: int
+    first_checkpoint: int | None
 
 
 class AskedToWarmUp(Message, frozen=True):
     tokens: bytes
+
+
+class JobAcknowledged(Message, frozen=True):
+    """The client has all of that chunk, since `at_us`. Told of requests that may hold checkpoints."""
+
+    link: int
+    request: int
+    chunk: int
+    at_us: int
 
 
 class AskedCancelled(Message, frozen=True):
@@ -291,6 +308,7 @@ FromCourier = (
     | Asked
     | AskedToWarmUp
     | AskedCancelled
+    | JobAcknowledged
     | JobFinished
 )
 FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine)

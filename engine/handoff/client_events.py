@@ -6,12 +6,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkSetup:
+    """A link's data connections, and each one's socket buffers: what was asked for, and what the system says it gives.
+
+    Nothing is asked for (0) where the system's own sizing gets further.
+    """
+
+    data_streams: int
+    receive_asked_bytes: int
+    receive_granted_bytes: int
+    send_asked_bytes: int
+    send_granted_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientStatus:
-    """Whether the worker can be asked now, and where it is (`peer`); if not, `note` says why in a sentence."""
+    """Whether the worker can be asked now, where it is (`peer`) and by what link; if not, `note` says why."""
 
     ready: bool
     note: str = ""
     peer: str = ""
+    setup: LinkSetup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +41,8 @@ class Accepted:
 class Committed:
     """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for.
 
-    `payload_bytes` are of everything committed for the request by now.
+    `payload_bytes` are of everything committed for the request by now. Of a request that takes checkpoints, `place` is
+    where windows and states landed that came with this chunk, None if none did.
     """
 
     request_id: int
@@ -34,6 +50,7 @@ class Committed:
     stop: int
     final: bool
     payload_bytes: int
+    place: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

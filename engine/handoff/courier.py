@@ -29,6 +29,7 @@ from engine.handoff.codec_choice import CodecChooser
 from engine.handoff.failure import FailureCode, Going
 from engine.handoff.link import ClientLink, Link, WorkerLink, describe
 from engine.handoff.shared import SharedMemory
+from engine.handoff.streams import StreamCount
 from engine.handoff.transport import (
     CONTROL_PROTOCOL,
     DATA_PROTOCOL,
@@ -69,6 +70,7 @@ from engine.wire.codec import (
 )
 from engine.wire.limits import (
     HANDSHAKE_TIMEOUT_S,
+    MAX_DATA_STREAMS,
     MAX_LINKS,
     MAX_STREAM_CONTROL_BYTES,
     MAX_UNAUTHENTICATED,
@@ -130,6 +132,7 @@ class Courier:
         self._callers: dict[ssl.SSLSocket, None] = {}
         self._turned_away = Repeats(_COUNT_STRANGERS_S)
         self._engine_silent_s = 0.0
+        self._streams = StreamCount(config.data_streams)
 
     def run(self) -> None:
         address = Address.parse(self._config.dial or self._config.listen or "")
@@ -285,7 +288,7 @@ class Courier:
             session=os.urandom(SESSION_BYTES),
             identity=self._config.identity,
             codecs=CODECS,
-            data_streams=self._config.data_streams,
+            data_streams=self._streams.wanted,
         )
         connection = ClientConnection(hello=hello, clock=now_us)
         return ClientLink(
@@ -300,6 +303,7 @@ class Courier:
                 self._config.codec,
                 speed=functools.partial(lossless_speed, self._config.identity.kv_type),
             ),
+            streams=self._streams,
         )
 
     def _worker(self, number: int, control: ssl.SSLSocket, peer: str) -> WorkerLink:
@@ -309,7 +313,7 @@ class Courier:
             role=Role.PREFILL,
             identity=self._config.identity,
             codecs=CODECS,
-            data_streams=self._config.data_streams,
+            data_streams=self._config.data_streams or MAX_DATA_STREAMS,
             max_prompt_tokens=self._config.max_prompt_tokens,
         )
         connection = WorkerConnection(reply=reply, clock=now_us)

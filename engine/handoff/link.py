@@ -20,7 +20,8 @@ from engine.handoff import channel as ch
 from engine.handoff.codec_choice import CodecChoice, CodecChooser
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
+from engine.handoff.streams import Load, StreamCount
+from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, link_setup
 from engine.wire.blocks import BlockCodec, block_codec, packed_blocks
 from engine.wire.client import (
     ChunkCommitted,
@@ -34,8 +35,10 @@ from engine.wire.client import (
 )
 from engine.wire.codec import DataHeader, PayloadCodec, encode_data_header
 from engine.wire.connection import Connection, Event
+from engine.wire.geometry import state_stream
 from engine.wire.messages import Attach, Code
 from engine.wire.worker import (
+    ChunkAcknowledged,
     ClientOpened,
     FenceAsked,
     PrefillAsked,
@@ -159,8 +162,15 @@ class Link:
 
     def _say_up(self, stream: ssl.SSLSocket) -> None:
         """All data connections are there; `stream` is one of them."""
-        log.info("linked with %s: data streams: %d, %s", self.peer, self.n_streams, buffers(stream))
-        self._emit(ch.LinkUp(link=self.number, peer=self.peer))
+        setup = link_setup(stream, data_streams=self.n_streams)
+        log.info(
+            "linked with %s: data streams: %d, buffers of %.1f MiB to receive and %.1f MiB to send",
+            self.peer,
+            setup.data_streams,
+            setup.receive_granted_bytes / (1 << 20),
+            setup.send_granted_bytes / (1 << 20),
+        )
+        self._emit(ch.LinkUp(link=self.number, peer=self.peer, setup=setup))
 
     def _handle(self, events: list[Event]) -> None:
         """With the lock held."""
@@ -206,11 +216,13 @@ class ClientLink(Link):
         on_over: Callable[[Link], None],
         memory: SharedMemory,
         chooser: CodecChooser,
+        streams: StreamCount,
     ) -> None:
         super().__init__(number, connection, control, peer=peer, emit=emit, on_over=on_over)
         self._memory = memory
         self._chooser = chooser
         self._choices: dict[int, CodecChoice] = {}
+        self._streams = streams
         self._receivers: list[DataReceiver] = []
         self._failed: set[int] = set()
 
@@ -229,7 +241,12 @@ class ClientLink(Link):
                 raise PeerLost("the link has ended")
             reader = self._connection.stream(attach, self._memory.buffer)
             receiver = DataReceiver(
-                stream, reader, lock=self._lock, on_events=self._from_stream, on_end=self._end_of_stream
+                stream,
+                reader,
+                lock=self._lock,
+                on_events=self._from_stream,
+                on_load=self._learn_load,
+                on_end=self._end_of_stream,
             )
             self._receivers.append(receiver)
             receiver.start()
@@ -287,6 +304,9 @@ class ClientLink(Link):
         self._emit(ch.AskFailed(request=request, code=code, message=message, committed=committed))
         self._emit(ch.AskReleased(request=request))
 
+    def _learn_load(self, load: Load) -> None:
+        self._streams.observe(load, used=self.n_streams)
+
     def _from_stream(self, events: list[Event]) -> None:
         # An acknowledgement is waited for on the other computer; the engine here hears a moment later.
         self._control.wake()
@@ -309,6 +329,7 @@ class ClientLink(Link):
                             stop=event.stop,
                             final=event.final,
                             payload_bytes=event.payload_bytes,
+                            place=event.place,
                         )
                     )
                 case RequestFinished():
@@ -341,6 +362,9 @@ class ClientLink(Link):
                 ch.AskFailed(request=request, code=FailureCode.STALLED, message=message, committed=committed)
             )
             self._connection.cancel(request)
+        wanted = self._streams.wanted
+        if wanted > self._connection.hello.data_streams and not self._connection.live_requests():
+            raise Going(f"it comes back with {wanted} data streams")
 
     def _abandon(self, down: ch.LinkDown) -> None:
         # First, so that whoever hears of a failure does not ask the same link again.
@@ -460,7 +484,11 @@ class WorkerLink(Link):
                 parts=itertools.chain((encode_data_header(header),), self._payload(header, message)),
                 wanted=lambda: self._connection.is_live(request),
             )
-            min(self._senders, key=DataSender.backlog).put(frame)
+            if self._connection.is_state(message.layer):
+                sender = self._senders[state_stream(message.layer, len(self._senders))]
+            else:
+                sender = min(self._senders, key=DataSender.backlog)
+            sender.put(frame)
 
         self._if_live(request, queue_frame, wake=False)
 
@@ -548,6 +576,14 @@ class WorkerLink(Link):
                             stop=event.stop,
                             chunk_tokens=event.chunk_tokens,
                             reuse=event.reuse,
+                            checkpoint_bytes=event.checkpoint_bytes,
+                            first_checkpoint=event.first_checkpoint,
+                        )
+                    )
+                case ChunkAcknowledged():
+                    self._emit(
+                        ch.JobAcknowledged(
+                            link=self.number, request=event.request, chunk=event.chunk, at_us=event.at_us
                         )
                     )
                 case WarmAsked():

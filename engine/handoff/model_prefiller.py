@@ -87,6 +87,9 @@ class ModelPrefiller:
         state.flush_out(layer, first, end, final=final, start=start, stop=stop)
         return state.spans(layer, first, end, final=final, start=start, stop=stop)
 
+    def set_aside(self, sequence: int, layer: int, end: int) -> list[tuple[int, int]]:
+        return self._pool.set_aside(sequence, layer, end)
+
     def _best_slot(self, tokens: list[int], free: Collection[int]) -> int:
         """The sequence that has most of the prompt; of those that have none, the one not used for longest."""
 

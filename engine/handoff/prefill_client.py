@@ -24,6 +24,7 @@ from engine.handoff.client_events import (
     Failed,
     Finished,
     LinkChanged,
+    LinkSetup,
     Released,
 )
 from engine.handoff.courier_process import CourierProcess
@@ -57,6 +58,7 @@ class PrefillClient:
         self._wakeup: Callable[[], None] = lambda: None
         self._link: int | None = None
         self._peer = ""
+        self._setup: LinkSetup | None = None
         self._note = NOT_YET
         self._port: int | None = None
         self._listens = config.listen is not None
@@ -161,6 +163,7 @@ class PrefillClient:
             case ch.LinkUp():
                 self._link = message.link
                 self._peer = message.peer
+                self._setup = message.setup
                 self._tell_link()
             case ch.LinkDown():
                 if message.code == FailureCode.CANNOT_LISTEN:
@@ -184,6 +187,7 @@ class PrefillClient:
                         stop=message.stop,
                         final=message.final,
                         payload_bytes=message.payload_bytes,
+                        place=message.place,
                     )
                 )
             case ch.AskFinished():
@@ -215,7 +219,7 @@ class PrefillClient:
 
     def _status(self) -> ClientStatus:
         if self._link is not None:
-            return ClientStatus(ready=True, peer=self._peer)
+            return ClientStatus(ready=True, peer=self._peer, setup=self._setup)
         return ClientStatus(ready=False, note=self._note)
 
     def _tell_link(self, code: str = "") -> None:

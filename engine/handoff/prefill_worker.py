@@ -22,6 +22,7 @@ from engine.batching.packing import Chunk, Packer
 from engine.config import PASS_TOKENS
 from engine.errors import BatonError, InvalidRequest, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
+from engine.handoff.checkpoints import Checkpoints
 from engine.handoff.courier_process import CourierProcess
 from engine.handoff.failure import FailureCode
 from engine.handoff.prefiller import Part, Prefiller, Taken
@@ -52,6 +53,7 @@ class _Job:
     """One live request, computed up to `position`. `sequence` is its own from RESTORING on; `chunks` are those sent.
 
     Whoever has a reason to stop it notes that in `is_cancelled` or `fault`, and the loop acts on it after the pass.
+    `checkpoint` is the latest chunk that was made one.
     """
 
     asked: ch.Asked
@@ -63,6 +65,8 @@ class _Job:
     fault: Exception | None = None
     started_us: int = 0
     chunk_compute_us: list[int] = field(default_factory=list)
+    checkpoints: Checkpoints | None = None
+    checkpoint: int | None = None
 
     @property
     def key(self) -> Key:
@@ -117,6 +121,8 @@ class PrefillWorker:
         self._warming: _Warming | None = None  # the loop's own
         self._free = set(range(prefiller.n_sequences))
         self._fenced: dict[int, int] = {}
+        # Whose checkpoint is set aside, the sequence and the chunk, until the client has it: there is room for one.
+        self._set_aside: tuple[int, int] | None = None
         self._drains = 0
         self._closing = False
         self._port: int | None = None
@@ -231,6 +237,10 @@ class PrefillWorker:
         job.position = held
         job.started_us = now_us()
         job.chunks = equal_chunks(asked.first, asked.stop, asked.chunk_tokens)
+        if asked.first_checkpoint is not None:
+            job.checkpoints = Checkpoints(
+                n_bytes=asked.checkpoint_bytes, first_chunk=asked.first_checkpoint, n_chunks=len(job.chunks)
+            )
         self._computing.append(job)
         if job.is_stopped:
             return
@@ -302,6 +312,8 @@ class PrefillWorker:
         """Under the lock."""
         self._prefiller.release(sequence)
         self._free.add(sequence)
+        if self._set_aside is not None and self._set_aside[0] == sequence:
+            self._set_aside = None
 
     def _on_restored(self) -> None:
         with self._changed:
@@ -313,6 +325,8 @@ class PrefillWorker:
         parts = [self._part(job, job.sequence, chunk) for job, chunk in planned if job.sequence is not None]
         if not parts:
             return
+        for job, chunk in planned:
+            self._consider_checkpoint(job, chunk)
         begun_us = now_us()
         try:
             self._prefiller.compute(parts)
@@ -337,6 +351,17 @@ class PrefillWorker:
             on_layer = _send_nothing
         return Part(sequence=sequence, first=first, end=end, on_layer=on_layer)
 
+    def _consider_checkpoint(self, job: _Job, chunk: Chunk) -> None:
+        """Make the chunk a checkpoint if that is due, and there is room to set it aside."""
+        index = len(job.chunk_compute_us)
+        if job.checkpoints is None or job.sequence is None or chunk[1] <= job.asked.first:
+            return
+        with self._changed:
+            if self._set_aside is None and job.checkpoints.is_due(index):
+                self._set_aside = job.sequence, index
+                job.checkpoints.begun(index)
+                job.checkpoint = index
+
     def _push(self, job: _Job, sequence: int, layer: int) -> None:
         """Send what the next chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
         if job.is_stopped:
@@ -347,6 +372,12 @@ class PrefillWorker:
             spans = self._prefiller.spans(
                 sequence, layer, first, end, final=end == asked.stop, start=asked.first, stop=asked.stop
             )
+            if spans and job.checkpoints is not None:
+                n_bytes = sum(n_bytes for _, n_bytes in spans)
+                with self._changed:
+                    job.checkpoints.pushed(index, n_bytes, at_us=now_us())
+            elif not spans and job.checkpoint == index:
+                spans = self._prefiller.set_aside(sequence, layer, end)
             if spans:
                 self._courier.send(
                     ch.Push(
@@ -364,6 +395,8 @@ class PrefillWorker:
                 self._say_computed(job)
                 return
             job.chunk_compute_us.append(ended_us - begun_us)
+            if job.checkpoints is not None:
+                job.checkpoints.computed(took_us=ended_us - begun_us)
             if chunk[1] == job.asked.stop:
                 # Before the client can know, as in `_stop`.
                 with self._changed:
@@ -455,6 +488,12 @@ class PrefillWorker:
                 job = self._jobs.get((message.link, message.request))
                 if job is not None:
                     self._cancel(job)
+            case ch.JobAcknowledged():
+                job = self._jobs.get((message.link, message.request))
+                if job is not None and job.checkpoints is not None:
+                    job.checkpoints.acknowledged(message.chunk, at_us=message.at_us)
+                    if self._set_aside == (job.sequence, message.chunk):
+                        self._set_aside = None
             case ch.JobFinished():
                 job = self._jobs.pop((message.link, message.request), None)
                 if job is not None and job.sequence is not None:

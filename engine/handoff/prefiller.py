@@ -59,3 +59,9 @@ class Prefiller(Protocol):
         self, sequence: int, layer: int, first: int, end: int, *, final: bool, start: int, stop: int
     ) -> list[tuple[int, int]]:
         """(offset, bytes) in memory of what the chunk [first, end) sends for `layer`; may be empty."""
+
+    def set_aside(self, sequence: int, layer: int, end: int) -> list[tuple[int, int]]:
+        """Copy the window or state that `layer` has at `end`, its latest position; returns (offset, bytes) of the copy.
+
+        There is room for one copy a layer, which a next call overwrites.
+        """

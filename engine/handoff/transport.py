@@ -16,11 +16,16 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from engine.errors import InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
+from engine.handoff.client_events import LinkSetup
+from engine.handoff.streams import Load
 from engine.wire.client import DataStream
 from engine.wire.connection import Event
 from engine.wire.limits import (
@@ -45,6 +50,9 @@ _READ_BYTES = 1 << 16
 
 # So much of a payload is received between two words of it to the protocol: a sign of life, and Python's time.
 _ADVANCE_BYTES = 1 << 18
+
+# How long a receiving thread's load is added up: more than it takes to empty a full buffer of the socket.
+_LOAD_SPAN_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +140,15 @@ def called_from(place: tuple[Any, ...]) -> Address:
     return Address(host=place[0].removeprefix("::ffff:") if "." in place[0] else place[0], port=place[1])
 
 
-def buffers(connection: socket.socket) -> str:
-    """What the system grants this connection, in words."""
-    received, sent = (
-        connection.getsockopt(socket.SOL_SOCKET, option) / (1 << 20)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF)
+def link_setup(connection: socket.socket, *, data_streams: int) -> LinkSetup:
+    """What the system grants this one of a link's data connections."""
+    return LinkSetup(
+        data_streams=data_streams,
+        receive_asked_bytes=_buffer_bytes(socket.SO_RCVBUF),
+        receive_granted_bytes=connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+        send_asked_bytes=_buffer_bytes(socket.SO_SNDBUF),
+        send_granted_bytes=connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
     )
-    return f"buffers of {received:.1f} MiB to receive and {sent:.1f} MiB to send"
 
 
 def tune(connection: socket.socket) -> None:
@@ -525,6 +535,7 @@ class DataReceiver:
     """The thread that reads one data connection into the cache memory.
 
     `lock` guards the stream's connection state; `on_events` gets what a whole frame led to, with the lock held.
+    `on_load` hears now and then, while frames come, how busy the thread was.
     """
 
     def __init__(
@@ -534,6 +545,7 @@ class DataReceiver:
         *,
         lock: threading.Lock,
         on_events: Callable[[list[Event]], None],
+        on_load: Callable[[Load], None],
         on_end: Callable[[BaseException], None],
     ) -> None:
         connection.settimeout(None)
@@ -541,6 +553,7 @@ class DataReceiver:
         self._stream = stream
         self._lock = lock
         self._on_events = on_events
+        self._on_load = on_load
         self._on_end = on_end
         self._thread = threading.Thread(target=self._run, name="data-in", daemon=True)
 
@@ -567,6 +580,7 @@ class DataReceiver:
 
     def _receive(self) -> None:
         stream = self._stream
+        seen = _load()
         while True:
             view = stream.buffer()
             is_rest = len(view) <= _ADVANCE_BYTES
@@ -581,6 +595,10 @@ class DataReceiver:
                 events = stream.advance(len(view))
                 if events:
                     self._on_events(events)
+            if time.monotonic() - seen.wall_s >= _LOAD_SPAN_S:
+                now = _load()
+                self._on_load(now.since(seen))
+                seen = now
 
     def _fill(self, view: memoryview) -> None:
         """Receive until `view` is full. A call gives one TLS record: this loop runs 61 thousand times a GB."""
@@ -595,3 +613,8 @@ class DataReceiver:
                 raise PeerLost("the other computer closed a data connection")
             view = view[n_bytes:]
             due -= n_bytes
+
+
+def _load() -> Load:
+    """Of the calling thread since its start, and of all cores since theirs; differences mean something."""
+    return Load(wall_s=time.monotonic(), cpu_s=time.thread_time(), idle_s=psutil.cpu_times().idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from engine.batching.journal import ChunkNews, LinkNews, News, RequestNews, SlotsNews
@@ -66,6 +67,7 @@ def worker_body(link: ClientStatus | None) -> dict[str, Any]:
         "connected": ready,
         "peer": link.peer if link is not None and ready else None,
         "note": link.note if link is not None and not ready else None,
+        "link": asdict(link.setup) if link is not None and link.setup is not None else None,
     }
 
 

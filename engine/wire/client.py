@@ -37,7 +37,7 @@ from engine.wire.compatibility import (
     common_codecs,
 )
 from engine.wire.connection import Clock, Connection, ConnectionState, Event, unexpected
-from engine.wire.geometry import HandoffPlan
+from engine.wire.geometry import HandoffPlan, state_stream
 from engine.wire.limits import MAX_FENCES, MAX_REQUESTS, MAX_STREAM_CONTROL_BYTES, STALL_TIMEOUT_S
 from engine.wire.messages import (
     Aborted,
@@ -92,7 +92,8 @@ class RequestProgressed(Event):
 class ChunkCommitted(Event):
     """Positions [first, stop) of every layer are in memory; with `final`, windows and states too.
 
-    `payload_bytes` are of all chunks committed by now.
+    `payload_bytes` are of all chunks committed by now. Of a request that takes checkpoints, `place` is where in their
+    landings windows and states lie that came with this chunk: 0 the first, 1 the spare one, None if none came.
     """
 
     request: int
@@ -100,6 +101,7 @@ class ChunkCommitted(Event):
     stop: int
     final: bool
     payload_bytes: int
+    place: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,9 +182,17 @@ class _Handoff:
     plan: HandoffPlan
     codec: PayloadCodec
     landings: dict[int, Landing]
+    takes_checkpoints: bool
     state: RequestState = RequestState.ASKED
     committed_chunks: int = 0
     announced_chunks: int = 0
+    # Windows and states come to one place while those in the other, if any, are whole. `coming` is the chunk whose are
+    # the latest, `with_state` has all such chunks, and `checkpoints` those that were announced.
+    whole_place: int | None = None
+    coming: int | None = None
+    coming_place: int = 0
+    with_state: set[int] = field(default_factory=set)
+    checkpoints: set[int] = field(default_factory=set)
     arrived: dict[int, set[int]] = field(default_factory=dict)
     last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
@@ -261,12 +271,15 @@ class ClientConnection(Connection):
             stop=stop,
             chunk_tokens=chunk_tokens,
         )
+        by_layer = _checked_landings(plan, landings)
+        takes_checkpoints = plan.first_checkpoint is not None and _has_spare_places(plan, by_layer)
         self._last_request = request
         self._handoffs[request] = _Handoff(
             request=request,
             plan=plan,
             codec=codec,
-            landings=_checked_landings(plan, landings),
+            landings=by_layer,
+            takes_checkpoints=takes_checkpoints,
             progressed_us=self._clock(),
         )
         self._send(
@@ -278,6 +291,7 @@ class ClientConnection(Connection):
                 chunk_tokens=chunk_tokens,
                 codec=codec.label,
                 reuse=reuse,
+                checkpoints=takes_checkpoints,
             )
         )
 
@@ -415,21 +429,34 @@ class ClientConnection(Connection):
             raise ProtocolError(
                 f"commit of chunk {commit.chunk} where chunk {chunk} of {len(plan.chunks)} was due"
             )
-        parts = plan.parts(chunk)
+        holds_state = handoff.takes_checkpoints and plan.can_hold_state(chunk)
+        if commit.checkpoint and (not holds_state or plan.is_final(chunk)):
+            raise ProtocolError(f"chunk {chunk} was called a checkpoint, which it cannot be")
+        if chunk in handoff.with_state and not commit.checkpoint and not plan.is_final(chunk):
+            raise ProtocolError(f"chunk {chunk} brought windows or states and was not called a checkpoint")
+        parts = plan.parts(chunk, checkpoint=commit.checkpoint)
         due = (*plan.chunks[chunk], len(parts), sum(part.payload_bytes for part in parts))
         said = (commit.first, commit.stop, commit.layers, commit.payload_bytes)
         if said != due:
             raise ProtocolError(f"commit of chunk {chunk} over {said} where {due} was planned")
         handoff.announced_chunks += 1
+        if commit.checkpoint:
+            handoff.checkpoints.add(chunk)
 
     def _commit_ready(self, handoff: _Handoff, events: list[Event]) -> None:
         while handoff.committed_chunks < handoff.announced_chunks:
-            chunk = handoff.committed_chunks
-            if len(handoff.arrived.get(chunk, ())) < handoff.plan.n_parts(chunk):
+            chunk, plan = handoff.committed_chunks, handoff.plan
+            checkpoint = chunk in handoff.checkpoints
+            if len(handoff.arrived.get(chunk, ())) < plan.n_parts(chunk, checkpoint=checkpoint):
                 return
             handoff.arrived.pop(chunk, None)
             handoff.committed_chunks += 1
-            handoff.committed_bytes += sum(part.payload_bytes for part in handoff.plan.parts(chunk))
+            handoff.committed_bytes += sum(
+                part.payload_bytes for part in plan.parts(chunk, checkpoint=checkpoint)
+            )
+            place = None
+            if handoff.takes_checkpoints and handoff.coming == chunk:
+                handoff.whole_place = place = handoff.coming_place
             first, stop = handoff.plan.chunks[chunk]
             self._send(CommitAck(request=handoff.request, chunk=chunk))
             events.append(
@@ -439,6 +466,7 @@ class ClientConnection(Connection):
                     stop=stop,
                     final=handoff.plan.is_final(chunk),
                     payload_bytes=handoff.committed_bytes,
+                    place=place,
                 )
             )
 
@@ -489,7 +517,10 @@ class ClientConnection(Connection):
         plan = handoff.plan
         if header.chunk >= len(plan.chunks) or header.layer >= len(plan.layers):
             raise ProtocolError(f"data for chunk {header.chunk} and layer {header.layer}, which do not exist")
-        part = plan.part(header.chunk, header.layer)
+        is_state = plan.layers[header.layer].kind is not LayerKind.ATTENTION
+        part = plan.part(
+            header.chunk, header.layer, checkpoint=self._may_be_checkpoint(handoff, header.chunk)
+        )
         if part is None:
             raise ProtocolError(f"data for layer {header.layer} in chunk {header.chunk}, where it has none")
         if (header.first_row, header.rows, header.payload_bytes) != (
@@ -512,19 +543,45 @@ class ClientConnection(Connection):
             raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came out of order")
         handoff.last_on_stream[stream] = (header.chunk, header.layer)
         landing = handoff.landings[header.layer]
+        row, state_offset = part.first_row - landing.first, landing.state_offset
+        if is_state and handoff.takes_checkpoints:
+            if stream != state_stream(header.layer, len(self._streams)):
+                raise ProtocolError(
+                    f"layer {header.layer} came on data stream {stream}, which is not its own"
+                )
+            handoff.with_state.add(header.chunk)
+            place = self._place_for(handoff, header.chunk)
+            row = place * landing.spare_rows
+            state_offset = (landing.state_offset, landing.spare_state_offset)[place]
         if landing.kind is LayerKind.RECURRENT:
             return (
                 RowSpan(
-                    offset=landing.state_offset,
+                    offset=state_offset,
                     n_bytes=part.state_bytes,
                     row_bytes=part.state_bytes,
                     head_dim=part.state_bytes,
                 ),
             )
-        row = part.first_row - landing.first
         return plan.row_spans(
             part, landing.k_offset + row * landing.k_row_bytes, landing.v_offset + row * landing.v_row_bytes
         )
+
+    def _may_be_checkpoint(self, handoff: _Handoff, chunk: int) -> bool:
+        """Whether windows and states may come with that chunk; once it is announced that is known."""
+        if chunk < handoff.announced_chunks:
+            return chunk in handoff.checkpoints
+        return handoff.takes_checkpoints and handoff.plan.can_hold_state(chunk)
+
+    def _place_for(self, handoff: _Handoff, chunk: int) -> int:
+        """Where the chunk's windows and states go: not where whole ones are.
+
+        Others that are not committed yet lose their place to it: their chunk then counts without them. Frames of one
+        layer come on one stream, so that the later are written later.
+        """
+        if handoff.coming is None or chunk > handoff.coming:
+            handoff.coming = chunk
+            handoff.coming_place = 0 if handoff.whole_place is None else 1 - handoff.whole_place
+        return handoff.coming_place
 
     def block_codec(self, codec: PayloadCodec) -> BlockCodec:
         """What unpacks the blocks of a frame."""
@@ -732,6 +789,15 @@ class DataStream:
         if data is None:
             raise ProtocolError("a payload without its header")
         return self._connection.end_data(data, wire_bytes=self._wire_bytes, begun_us=self._begun_us)
+
+
+def _has_spare_places(plan: HandoffPlan, landings: dict[int, Landing]) -> bool:
+    """Whether every window and state has a second place to come to."""
+    return all(
+        landings[index].spare_rows if shape.kind is LayerKind.WINDOW else landings[index].spare_state_offset
+        for index, shape in enumerate(plan.layers)
+        if shape.kind is not LayerKind.ATTENTION
+    )
 
 
 def _checked_landings(plan: HandoffPlan, landings: tuple[Landing, ...]) -> dict[int, Landing]:

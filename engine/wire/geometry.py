@@ -1,8 +1,9 @@
 """What each data frame of a handoff must hold: rows and bytes by layer and chunk. Pure arithmetic.
 
 Both ends take it from here: the worker to write headers, the client to check them. Attention layers give the
-chunk's own rows. Window layers and recurrent states belong to the final chunk alone: the window's last rows
-before `stop`, or the state.
+chunk's own rows. Window layers and recurrent states belong to the final chunk: the window's last rows before
+`stop`, or the state. A chunk before it may hold them too, as of its own end: then it is a checkpoint, from which
+the client can go on should the rest not come.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 from engine.batching.chunks import equal_chunks
 from engine.cache.spec import KVType, LayerKind
 from engine.wire.blocks import RowSpan
+from engine.wire.limits import MAX_CHECKPOINT_BYTES
 from engine.wire.messages import LayerShape
 
 
@@ -30,6 +32,11 @@ class Part:
     @property
     def payload_bytes(self) -> int:
         return self.k_bytes + self.v_bytes + self.state_bytes
+
+
+def state_stream(layer: int, n_streams: int) -> int:
+    """The data stream of a layer's windows or states: always the same, so that what is sent later arrives later."""
+    return layer % n_streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +59,46 @@ class HandoffPlan:
     def is_final(self, chunk: int) -> bool:
         return chunk == len(self.chunks) - 1
 
-    def part(self, chunk: int, layer: int) -> Part | None:
+    @cached_property
+    def first_checkpoint(self) -> int | None:
+        """The first chunk that can be a checkpoint, and all after it can: each window lies in what is sent. Or None."""
+        reach = max((shape.window - 1 for shape in self.layers if shape.kind is LayerKind.WINDOW), default=0)
+        if 0 < self.checkpoint_bytes <= MAX_CHECKPOINT_BYTES:
+            for chunk, (_, end) in enumerate(self.chunks[:-1]):
+                if end - reach > self.first:
+                    return chunk
+        return None
+
+    @cached_property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint adds to a chunk; 0 where the attention layers are all there is."""
+        return sum(
+            shape.state_bytes
+            + max(0, shape.window - 1)
+            * shape.n_kv_heads
+            * (shape.k_head_dim + shape.v_head_dim)
+            * self.kv_type.element_bytes
+            for shape in self.layers
+        )
+
+    def can_hold_state(self, chunk: int) -> bool:
+        """Whether windows and states may come with that chunk."""
+        first = self.first_checkpoint
+        return self.is_final(chunk) or (first is not None and chunk >= first)
+
+    def part(self, chunk: int, layer: int, *, checkpoint: bool = False) -> Part | None:
         """That layer's share of that chunk, or None where it has none; IndexError for what does not exist."""
         shape = self.layers[layer]
         first_row, end_row = self.chunks[chunk]
-        if shape.kind is not LayerKind.ATTENTION and not self.is_final(chunk):
+        if shape.kind is not LayerKind.ATTENTION and not checkpoint and not self.is_final(chunk):
             return None
         if shape.kind is LayerKind.RECURRENT:
             state = Part(
-                layer=layer, first_row=self.stop, rows=0, k_bytes=0, v_bytes=0, state_bytes=shape.state_bytes
+                layer=layer, first_row=end_row, rows=0, k_bytes=0, v_bytes=0, state_bytes=shape.state_bytes
             )
             return state if shape.state_bytes else None
         if shape.kind is LayerKind.WINDOW:
-            first_row, end_row = self.window_rows(shape)
+            first_row = max(self.first, end_row - (shape.window - 1))
         rows = end_row - first_row
         if rows <= 0:
             return None
@@ -94,15 +128,17 @@ class HandoffPlan:
         """The rows of a window layer that the token at `stop` can still see, less those the client has."""
         return max(self.first, self.stop - (shape.window - 1)), self.stop
 
-    def parts(self, chunk: int) -> tuple[Part, ...]:
+    def parts(self, chunk: int, *, checkpoint: bool = False) -> tuple[Part, ...]:
         """Every layer's share of that chunk, in the order of the layers."""
         return tuple(
-            part for layer in range(len(self.layers)) if (part := self.part(chunk, layer)) is not None
+            part
+            for layer in range(len(self.layers))
+            if (part := self.part(chunk, layer, checkpoint=checkpoint)) is not None
         )
 
-    def n_parts(self, chunk: int) -> int:
+    def n_parts(self, chunk: int, *, checkpoint: bool = False) -> int:
         """How many layers have a share of that chunk."""
-        return self._n_final_parts if self.is_final(chunk) else self._n_inner_parts
+        return self._n_final_parts if checkpoint or self.is_final(chunk) else self._n_inner_parts
 
     @cached_property
     def _n_inner_parts(self) -> int:

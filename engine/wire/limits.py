@@ -37,6 +37,10 @@ MAX_CHUNK_TOKENS = 8192
 MAX_ROW_BYTES = 1 << 20
 MAX_STATE_BYTES = 1 << 30
 
+# Windows and states of all layers, which a worker sets aside to send them before a prompt's end. With more there are no
+# checkpoints: a handoff may take 256 MiB beside the cache itself.
+MAX_CHECKPOINT_BYTES = 192 << 20
+
 # Handoffs one link carries at a time, running, queued and draining together.
 MAX_REQUESTS = 64
 

@@ -183,7 +183,8 @@ class Prefill(Message, frozen=True, tag="prefill"):
     """Client: compute these tokens and send positions [first, stop) of every layer.
 
     `tokens` holds all positions from 0 to `stop` as little-endian unsigned 32-bit ids. The client has [0,
-    first). Without `reuse` the worker is to compute all of it, whatever its cache holds.
+    first). Without `reuse` the worker is to compute all of it, whatever its cache holds. With `checkpoints` the
+    client has room for windows and states that come on the way.
     """
 
     request: RequestId
@@ -193,6 +194,7 @@ class Prefill(Message, frozen=True, tag="prefill"):
     chunk_tokens: ChunkTokens
     codec: Name
     reuse: bool = True
+    checkpoints: bool = False
 
 
 class Warm(Message, frozen=True, tag="warm"):
@@ -234,7 +236,10 @@ class Progress(Message, frozen=True, tag="progress"):
 
 
 class Commit(Message, frozen=True, tag="commit"):
-    """Worker: everything of this chunk has been queued: positions, number of layer frames, payload bytes."""
+    """Worker: everything of this chunk has been queued: positions, number of layer frames, payload bytes.
+
+    A `checkpoint` holds windows and states although it is not the last chunk.
+    """
 
     request: RequestId
     chunk: ChunkIndex
@@ -242,6 +247,7 @@ class Commit(Message, frozen=True, tag="commit"):
     stop: Position
     layers: Count
     payload_bytes: Bytes
+    checkpoint: bool = False
 
 
 class CommitAck(Message, frozen=True, tag="commit_ack"):

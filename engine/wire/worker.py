@@ -12,6 +12,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.cache.spec import LayerKind
 from engine.errors import ProtocolError
 from engine.wire.blocks import RowSpan
 from engine.wire.codec import (
@@ -66,7 +67,10 @@ class ClientOpened(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefillAsked(Event):
-    """A request to answer with accept, busy or refuse."""
+    """A request to answer with accept, busy or refuse.
+
+    Chunks from `first_checkpoint` on may be checkpoints, each of `checkpoint_bytes` more; None where none may.
+    """
 
     request: int
     tokens: bytes
@@ -74,6 +78,8 @@ class PrefillAsked(Event):
     stop: int
     chunk_tokens: int
     reuse: bool
+    checkpoint_bytes: int
+    first_checkpoint: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +87,15 @@ class WarmAsked(Event):
     """The next prompt will begin with these tokens."""
 
     tokens: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkAcknowledged(Event):
+    """The client has all of that chunk, since `at_us`. Told of requests that may hold checkpoints."""
+
+    request: int
+    chunk: int
+    at_us: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +161,9 @@ class _Job:
     request: int
     plan: HandoffPlan
     codec: PayloadCodec
+    takes_checkpoints: bool
     state: JobState = JobState.WAITING
+    checkpoint: int | None = None
     pushed_layers: int = 0
     last_pushed_layer: int = -1
     committed_chunks: int = 0
@@ -171,6 +188,10 @@ class WorkerConnection(Connection):
 
     def is_live(self, request: int) -> bool:
         return request in self._jobs
+
+    def is_state(self, layer: int) -> bool:
+        """Whether what that layer sends is a window or a state, and not a chunk's own rows."""
+        return self.reply.identity.layers[layer].kind is not LayerKind.ATTENTION
 
     def accept(self, request: int, *, reused_tokens: int) -> None:
         self._step(request, Step.ACCEPT)
@@ -198,15 +219,21 @@ class WorkerConnection(Connection):
         self._send(Progress(request=request, computed_tokens=computed_tokens))
 
     def push(self, request: int, *, chunk: int, layer: int, payload_bytes: int) -> DataHeader:
-        """The header of the next data frame. Layers go in order, chunk after chunk, each exactly as planned."""
+        """The header of the next data frame. Layers go in order, chunk after chunk, each exactly as planned.
+
+        A window or state pushed before the final chunk makes its chunk a checkpoint, which needs all of them.
+        """
         job = self._step(request, Step.PUSH)
         plan = job.plan
         if chunk != job.committed_chunks or chunk >= len(plan.chunks) or layer <= job.last_pushed_layer:
             raise ValueError(f"layer {layer} of chunk {chunk} is out of order")
-        part = plan.part(chunk, layer)
+        may_be_checkpoint = job.takes_checkpoints and plan.can_hold_state(chunk)
+        part = plan.part(chunk, layer, checkpoint=may_be_checkpoint)
         if part is None or part.payload_bytes != payload_bytes:
             planned = 0 if part is None else part.payload_bytes
             raise ValueError(f"{payload_bytes} bytes for layer {layer} of chunk {chunk}, not {planned}")
+        if self.is_state(layer) and not plan.is_final(chunk):
+            job.checkpoint = chunk
         job.last_pushed_layer = layer
         job.pushed_layers += 1
         job.payload_bytes += payload_bytes
@@ -234,8 +261,8 @@ class WorkerConnection(Connection):
     def commit(self, request: int, *, chunk: int) -> None:
         """All of that chunk has been pushed."""
         job = self._step(request, Step.COMMIT)
-        plan = job.plan
-        if chunk != job.committed_chunks or job.pushed_layers != plan.n_parts(chunk):
+        plan, checkpoint = job.plan, chunk == job.checkpoint
+        if chunk != job.committed_chunks or job.pushed_layers != plan.n_parts(chunk, checkpoint=checkpoint):
             raise ValueError(f"commit of chunk {chunk} with {job.pushed_layers} layers pushed")
         first, stop = plan.chunks[chunk]
         job.committed_chunks += 1
@@ -247,8 +274,9 @@ class WorkerConnection(Connection):
                 chunk=chunk,
                 first=first,
                 stop=stop,
-                layers=plan.n_parts(chunk),
-                payload_bytes=sum(part.payload_bytes for part in plan.parts(chunk)),
+                layers=plan.n_parts(chunk, checkpoint=checkpoint),
+                payload_bytes=sum(part.payload_bytes for part in plan.parts(chunk, checkpoint=checkpoint)),
+                checkpoint=checkpoint,
             )
         )
 
@@ -343,16 +371,18 @@ class WorkerConnection(Connection):
         elif len(self._jobs) >= MAX_REQUESTS:
             self._send(Busy(request=prefill.request, message=f"{MAX_REQUESTS} requests on one link"))
         else:
+            plan = HandoffPlan.cut(
+                layers=self.reply.identity.layers,
+                kv_type=self.reply.identity.kv_type,
+                first=prefill.first,
+                stop=prefill.stop,
+                chunk_tokens=prefill.chunk_tokens,
+            )
             self._jobs[prefill.request] = _Job(
                 request=prefill.request,
+                plan=plan,
                 codec=PayloadCodec.labelled(prefill.codec),
-                plan=HandoffPlan.cut(
-                    layers=self.reply.identity.layers,
-                    kv_type=self.reply.identity.kv_type,
-                    first=prefill.first,
-                    stop=prefill.stop,
-                    chunk_tokens=prefill.chunk_tokens,
-                ),
+                takes_checkpoints=prefill.checkpoints,
             )
             events.append(
                 PrefillAsked(
@@ -362,6 +392,8 @@ class WorkerConnection(Connection):
                     stop=prefill.stop,
                     chunk_tokens=prefill.chunk_tokens,
                     reuse=prefill.reuse,
+                    checkpoint_bytes=plan.checkpoint_bytes,
+                    first_checkpoint=plan.first_checkpoint if prefill.checkpoints else None,
                 )
             )
 
@@ -376,6 +408,8 @@ class WorkerConnection(Connection):
             raise ProtocolError(f"chunk {chunk} acknowledged where chunk {job.acknowledged_chunks} was due")
         job.acknowledged_chunks += 1
         job.final_ack_us = self._clock()
+        if job.takes_checkpoints:
+            events.append(ChunkAcknowledged(request=job.request, chunk=chunk, at_us=job.final_ack_us))
         self._finish_when_complete(job, events)
 
     def _finish_when_complete(self, job: _Job, events: list[Event]) -> None:

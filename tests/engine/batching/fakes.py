@@ -117,10 +117,9 @@ class FakeSequence:
             ),
         )
 
-    def land(self, prompt, end: int, *, final: bool) -> None:
-        if final or not self._window:
+    def land(self, prompt, end: int, *, final: bool, place: int | None = None) -> None:
+        if final or place is not None or not self._window:
             self.tokens.extend(prompt[self.length : end])
-        if final:
             self._lost = False
 
 
@@ -241,6 +240,15 @@ class _Asked:
     events: list = field(default_factory=list)
 
 
+LINK_SETUP = handoff.LinkSetup(
+    data_streams=1,
+    receive_asked_bytes=32 << 20,
+    receive_granted_bytes=8 << 20,
+    send_asked_bytes=32 << 20,
+    send_granted_bytes=4 << 20,
+)
+
+
 class FakeClient:
     """A worker's client under the test's hand: `commit`, `finish`, `fail` and `release` are what the peer does.
 
@@ -267,7 +275,7 @@ class FakeClient:
 
     def status(self):
         if self.ready:
-            return handoff.ClientStatus(ready=True, peer="192.168.1.20:7118")
+            return handoff.ClientStatus(ready=True, peer="192.168.1.20:7118", setup=LINK_SETUP)
         return handoff.ClientStatus(ready=False, note="the worker is away")
 
     def on_wakeup(self, wakeup) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -12,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from engine.bench import netns, saturate
-from engine.bench.couriers import LOOPBACK, Caches, HandoffConfig, joined, opened
+from engine.bench.couriers import LOOPBACK, Caches, HandoffConfig, caches, joined, opened
 from engine.bench.geometries import GEOMETRIES, Geometry
 from engine.bench.handoff import add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
-from engine.cache.spec import CacheSpec, KVType, LayerKind, LayerSpec
+from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec
 from engine.errors import HostError, UserError
+from engine.handoff.checkpoints import Checkpoints
 from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefiller import Part
 from engine.handoff.shared import SharedMemory, landing_spans
@@ -162,6 +164,42 @@ def test_a_saturated_link_is_measured_beside_a_bare_connection() -> None:
     report = saturate.measure(config(compute_ms_per_chunk=0.0), runs=1)
     assert report.bytes == 99 * 2 * 2 * 40 + 8 * 2 * 20 + 5001
     assert report.of_tls_pair == report.goodput_gbps / report.tls_pair_gbps > 0
+
+
+def test_windows_and_states_that_come_twice_lie_in_both_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint and the end, over real couriers: a paced state is the same whenever it is sent."""
+    monkeypatch.setattr(Checkpoints, "is_due", lambda self, chunk: chunk == 1)
+    small = config()
+    with opened(LOOPBACK) as link, caches(small) as memory:
+        memory.landings = tuple(with_second_place(landing, small.spec) for landing in memory.landings)
+        with joined(small, link, memory) as pair:
+            finished = pair.hand_over().finished
+        memory.check()
+        states = small.spec.checkpoint_bytes()
+        assert finished.payload_bytes == 99 * 2 * 2 * 40 + 2 * states
+        for landing in memory.landings[1:]:
+            rows = landing.spare_rows
+            for offset, distance, n_bytes in (
+                (landing.k_offset, rows * landing.k_row_bytes, rows * landing.k_row_bytes),
+                (landing.v_offset, rows * landing.v_row_bytes, rows * landing.v_row_bytes),
+                (
+                    landing.state_offset,
+                    landing.spare_state_offset - landing.state_offset,
+                    landing.state_bytes,
+                ),
+            ):
+                second = memory.landing.buffer[offset + distance : offset + distance + n_bytes]
+                assert second == memory.source.buffer[offset : offset + n_bytes]
+
+
+def with_second_place(landing: Landing, spec: CacheSpec) -> Landing:
+    match landing.kind:
+        case LayerKind.WINDOW:
+            return dataclasses.replace(landing, spare_rows=spec.layers[landing.layer].window - 1)
+        case LayerKind.RECURRENT:
+            spare = spec.regions(0)[landing.layer].spare_state_offset
+            return dataclasses.replace(landing, spare_state_offset=spare)
+    return landing
 
 
 def test_bytes_that_land_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,22 @@ class Twin:
         self.cache.k[row:end] = k[first - start :]
         self.cache.v[row:end] = v[first - start :]
 
+    def land_checkpoints(self, *lengths: int) -> None:
+        """Whole windows as of these positions come in turn to the two places, and then half of one more."""
+        start, stop = self.length, lengths[-1] + self.window
+        first = stop - self.window + 1
+        self.cache.make_room(start, first, stop)
+        row, _ = self.cache.place(first, stop)
+        for place, length in enumerate(lengths):
+            k, v = self.draw(length - self.length)
+            at = row + place % 2 * self.cache.spare_rows
+            self.cache.k[at : at + self.window - 1] = k[-(self.window - 1) :]
+            self.cache.v[at : at + self.window - 1] = v[-(self.window - 1) :]
+            self.cache.landed(length, place % 2)
+        at = row + len(lengths) % 2 * self.cache.spare_rows
+        self.cache.k[at : at + self.window - 1] = torch.nan
+        self.cache.v[at : at + self.window // 2] = torch.nan
+
 
 def capacity(window: int, slack: int, n_ctx: int) -> int:
     return min(n_ctx, window + slack)
@@ -179,6 +195,28 @@ def test_a_failed_landing_that_took_the_window_says_so() -> None:
     assert not twin.truncate(10)
     assert twin.length == 0
     twin.append(12)
+
+
+@pytest.mark.parametrize("start", [0, 5])
+@pytest.mark.parametrize("lengths", [(20,), (20, 35), (20, 35, 50)])
+@pytest.mark.parametrize("n_rows", [14, 18, 40])
+def test_a_handoff_that_broke_is_gone_on_with_from_its_last_checkpoint(
+    start: int, lengths: tuple[int, ...], n_rows: int
+) -> None:
+    twin = Twin(window=8, n_rows=n_rows, n_ctx=400)
+    if start:
+        twin.append(start)
+    twin.land_checkpoints(*lengths)
+    assert not any(twin.cache.keeps(length) for length in range(start, lengths[-1]))
+    assert twin.truncate(lengths[-1])
+    twin.claim()
+    twin.append(3)
+    twin.append(60)
+
+
+def test_two_windows_need_room_for_two() -> None:
+    rooms = {rows: WindowCache(*torch.zeros(2, rows, 1, 2), 8).spare_rows for rows in (8, 13, 14, 40)}
+    assert rooms == {8: 0, 13: 0, 14: 7, 40: 7}
 
 
 def test_keeps_is_not_needlessly_strict() -> None:

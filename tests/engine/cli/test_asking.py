@@ -258,6 +258,23 @@ def test_status_tells_of_the_worker(server: FakeEndpoint, capsys, worker: dict, 
     assert json.loads(capsys.readouterr().out)["endpoint"]["worker"] == worker
 
 
+def test_status_tells_what_the_link_was_granted(server: FakeEndpoint, capsys) -> None:
+    link = {
+        "data_streams": 2,
+        "receive_asked_bytes": 32 << 20,
+        "receive_granted_bytes": 8 << 20,
+        "send_asked_bytes": 0,
+        "send_granted_bytes": 5 << 18,
+    }
+    server.worker = {**CONNECTED, "link": link}
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    line = capsys.readouterr().out.splitlines()[3]
+    assert line.split()[0] == "link"
+    assert "data streams: 2" in line
+    assert "8.0 MiB to receive (32.0 MiB asked for)" in line
+    assert "1.2 MiB to send (sized by the system)" in line
+
+
 def test_status_of_an_endpoint_that_knows_no_workers(server: FakeEndpoint, capsys) -> None:
     assert main(["status", "--port", str(server.server_port)]) == 0
     assert "worker" not in capsys.readouterr().out

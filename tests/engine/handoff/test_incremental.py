@@ -17,6 +17,7 @@ from engine.batching.timeline import Timeline
 from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
+from engine.handoff.checkpoints import Checkpoints
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.rates import PrefillRates
 from engine.handoff.route import RoutePolicy
@@ -88,7 +89,7 @@ class Ends:
             port = self.worker_side.port or 0
             self.worker_side.stop()
             self.prefiller.prefixes.close()
-        memory = SharedMemory.create(self.spec.total_bytes())
+        memory = SharedMemory.create(self.spec.total_bytes() + self.spec.checkpoint_bytes())
         pool = SequencePool(self.spec, self.model.device, memory.buffer)
         self.prefiller = Watched(self.model, pool, PrefixCache(pool, budget_bytes=BUDGET))
         self.worker_side = WorkerSide(
@@ -211,7 +212,9 @@ class Ends:
 
 
 @pytest.fixture(params=["qwen3", "gemma3"])
-def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
+def ends(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    # They are sent beside what is lacking, when the link is idle.
+    monkeypatch.setattr(Checkpoints, "is_due", lambda self, chunk: False)
     path = write_tiny(request.param, tmp_path / "tiny.gguf", 7, quant=Quant.Q4_K_M)
     both = Ends(load_model(path, device="cpu", weights=WeightsMode.PACKED), tmp_path)
     both.start_worker()

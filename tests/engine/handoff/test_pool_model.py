@@ -50,7 +50,8 @@ class Sides:
         end = self.client.wait_end(request)
         for event in self.client.events:
             if isinstance(event, Committed) and event.request_id == request:
-                self.pool.sequence(request).land(prompt, event.stop, final=event.final)
+                sequence = self.pool.sequence(request)
+                sequence.land(prompt, event.stop, final=event.final, place=event.place)
         return end
 
     def check(self, request: int, prompt: list[int]) -> None:
@@ -74,9 +75,9 @@ def sequences_of(memory: SharedMemory, model: Model, spec: CacheSpec) -> Sequenc
 def joined(tmp_path: Path, model: Model, codec: CodecPolicy = CodecPolicy.AUTO) -> Iterator[Sides]:
     spec = model.spec.cache_spec(kv_type=KVType.BF16, n_ctx=192, n_slots=N_SLOTS)
     client = ClientSide(tmp_path / "client", spec)
-    memory = SharedMemory.create(spec.total_bytes())
-    sequences = sequences_of(memory, model, spec)
-    prefiller = ModelPrefiller(model, sequences, PrefixCache(sequences, budget_bytes=0))
+    memory = SharedMemory.create(spec.total_bytes() + spec.checkpoint_bytes())
+    pool = sequences_of(memory, model, spec)
+    prefiller = ModelPrefiller(model, pool, PrefixCache(pool, budget_bytes=0))
     worker = WorkerSide(
         folder=tmp_path / "worker",
         identity=Identity.load_or_create(tmp_path / "worker"),

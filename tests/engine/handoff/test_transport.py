@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import subprocess
 import sys
@@ -12,8 +11,8 @@ import pytest
 from engine.bench import netns
 from engine.errors import HostError, InvalidRequest, PeerUnreachable
 from engine.handoff import transport
-from engine.handoff.transport import Address, buffers, called_from, connect, listen
-from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES
+from engine.handoff.transport import Address, called_from, connect, link_setup, listen
+from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES, SOCKET_BUFFER_BYTES
 
 
 @pytest.mark.parametrize(
@@ -132,9 +131,17 @@ def test_callers_are_named_as_they_are_called(place: tuple, written: str) -> Non
     assert str(called_from(place)) == written
 
 
-def test_what_the_system_grants_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert re.fullmatch(r"buffers of [\d.]+ MiB to receive and [\d.]+ MiB to send", buffers(listener))
+def test_what_was_asked_for_and_what_the_system_grants_are_known() -> None:
+    listener = listen(Address(host="127.0.0.1", port=0))
+    with listener, connect(Address(host="127.0.0.1", port=listener.getsockname()[1])) as caller:
+        setup = link_setup(caller, data_streams=2)
+        assert setup.data_streams == 2
+        for asked, granted, option in (
+            (setup.receive_asked_bytes, setup.receive_granted_bytes, socket.SO_RCVBUF),
+            (setup.send_asked_bytes, setup.send_granted_bytes, socket.SO_SNDBUF),
+        ):
+            assert granted == caller.getsockopt(socket.SOL_SOCKET, option) > 0
+            assert asked == 0 or MIN_SOCKET_BUFFER_BYTES <= asked <= SOCKET_BUFFER_BYTES
 
 
 # Where a link-local address stands, a process listens there; another calls it. Both name the cable as the zone.

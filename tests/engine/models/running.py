@@ -23,9 +23,9 @@ def new_pool(
     kv_type: KVType = KVType.F32,
     device: Device | None = None,
 ) -> tuple[SequencePool, memoryview]:
-    """A cache for `model`, and the memory it lies in."""
+    """A cache for `model`, and the memory it lies in, with room for a checkpoint."""
     spec = model.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots)
-    memory = memoryview(bytearray(spec.total_bytes()))
+    memory = memoryview(bytearray(spec.total_bytes() + spec.checkpoint_bytes()))
     return SequencePool(spec, device or model.device, memory), memory
 
 

@@ -6,6 +6,8 @@ else. The two pools differ in slots, context and slot number, so that no address
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pytest
@@ -87,26 +89,42 @@ def decode_side(model: Model, setting: Setting, *, device: Device = CPU) -> Side
 
 
 def hand_over(
-    model: Model, worker: Side, decode: Side, prompt: list[int], *, fail_after: int | None = None
+    model: Model,
+    worker: Side,
+    decode: Side,
+    prompt: list[int],
+    *,
+    fail_after: int | None = None,
+    checkpoints: Collection[int] = (),
 ) -> int:
     """Prefill all but the last token of `prompt` at the worker's and move it; returns the bytes moved.
 
     With `fail_after`, that many chunks are committed and half of the next is written before the worker falls silent.
+    Chunks in `checkpoints` bring windows too.
     """
     start, stop = decode.sequence.length, len(prompt) - 1
     landings = decode.sequence.prepare_landing(start, stop)
     worker.hold(model, prompt[:start])
-    moved = 0
+    moved, next_place = 0, 0
     for index, (first, end) in enumerate(equal_chunks(start, stop, CHUNK)):
         final, fails = end == stop, index == fail_after
         sent: dict[int, bytes] = {}
+        is_checkpoint = index in checkpoints
+        place = next_place if is_checkpoint or (final and checkpoints) else None
 
         def on_layer(
-            layer: int, first: int = first, end: int = end, final: bool = final, sent: dict[int, bytes] = sent
+            layer: int,
+            first: int = first,
+            end: int = end,
+            final: bool = final,
+            sent: dict[int, bytes] = sent,
+            is_checkpoint: bool = is_checkpoint,
         ) -> None:
             bounds = {"final": final, "start": start, "stop": stop}
             worker.sequence.flush_out(layer, first, end, **bounds)
             spans = worker.sequence.spans(layer, first, end, **bounds)
+            if is_checkpoint and not spans:
+                spans = worker.pool.set_aside(worker.sequence.slot, layer, end)
             sent[layer] = b"".join(worker.memory[offset : offset + size] for offset, size in spans)
 
         segment = Segment(sequence=worker.sequence, tokens=prompt[first:end], n_logits=0, on_layer=on_layer)
@@ -115,10 +133,21 @@ def hand_over(
         for landing in landings:
             if fails and landing.layer >= len(landings) // 2:
                 break
-            moved += write(decode, landing, sent[landing.layer], first, end, final=final)
+            if is_checkpoint and landing.kind is LayerKind.WINDOW:
+                landing = dataclasses.replace(landing, first=end - (landing.stop - landing.first), stop=end)
+            if place and landing.kind is LayerKind.WINDOW:
+                assert landing.spare_rows
+                landing = dataclasses.replace(
+                    landing,
+                    k_offset=landing.k_offset + landing.spare_rows * landing.k_row_bytes,
+                    v_offset=landing.v_offset + landing.spare_rows * landing.v_row_bytes,
+                )
+            moved += write(decode, landing, sent[landing.layer], first, end, final=final or is_checkpoint)
         if fails:
             return moved
-        decode.sequence.land(prompt, end, final=final)
+        decode.sequence.land(prompt, end, final=final, place=place)
+        if place is not None:
+            next_place = 1 - place
     return moved
 
 
@@ -250,6 +279,57 @@ def test_local_prefill_after_a_broken_handoff(
     assert greedy(model, broken.sequence, prompt[-1], N_ANSWER) == greedy(
         model, alone.sequence, prompt[-1], N_ANSWER
     )
+
+
+@pytest.mark.parametrize("n_cached", [0, 17])
+@pytest.mark.parametrize(
+    ("checkpoints", "fail_after", "kept"),
+    [((1,), 2, 1), ((1,), 3, 1), ((0, 2), 3, 2), ((0, 1), 1, 0), ((0, 1, 2), 2, 1), ((0, 1), 4, 1)],
+)
+@pytest.mark.parametrize(("here", "there"), [(CPU, CPU), (FAR, CPU), (CPU, FAR)])
+def test_windows_that_came_on_the_way_are_gone_on_from(
+    checkpoints: tuple[int, ...],
+    fail_after: int,
+    kept: int,
+    n_cached: int,
+    here: Device,
+    there: Device,
+    tiny_model: TinyModel,
+) -> None:
+    """A worker that falls silent costs no more than what came after its last checkpoint."""
+    model = tiny_model("gemma3")
+    worker, broken, alone = (
+        worker_side(model, FLOAT32, device=here),
+        decode_side(model, FLOAT32, device=there),
+        decode_side(model, FLOAT32),
+    )
+    prompt = random_tokens(n_cached + 4 * CHUNK + 5, model.spec.n_vocab, seed=2)
+    broken.hold(model, prompt[:n_cached])
+    hand_over(model, worker, broken, prompt, fail_after=fail_after, checkpoints=checkpoints)
+    chunks = equal_chunks(n_cached, len(prompt) - 1, CHUNK)
+    assert broken.sequence.reusable(prompt[:-1]) == chunks[kept][1]
+    broken.sequence.truncate(chunks[kept][1])
+    prefill(model, broken.sequence, prompt, chunk=CHUNK)
+    prefill(model, alone.sequence, prompt, chunk=CHUNK)
+    assert broken.sequence.tokens == alone.sequence.tokens
+    assert greedy(model, broken.sequence, prompt[-1], N_ANSWER) == greedy(
+        model, alone.sequence, prompt[-1], N_ANSWER
+    )
+
+
+@pytest.mark.parametrize("checkpoints", [(0,), (1, 2), (0, 1, 2)])
+def test_checkpoints_on_the_way_change_no_answer(checkpoints: tuple[int, ...], tiny_model: TinyModel) -> None:
+    """Bit for bit, with the last window in either place."""
+    model = tiny_model("gemma3")
+    worker, alone, remote = (make(model, FLOAT32) for make in (worker_side, decode_side, decode_side))
+    prompt = random_tokens(4 * CHUNK + 5, model.spec.n_vocab, seed=2)
+    prefill(model, alone.sequence, prompt, chunk=CHUNK)
+    hand_over(model, worker, remote, prompt, checkpoints=checkpoints)
+    assert remote.sequence.tokens == alone.sequence.tokens
+    found, expected = (append(model, s.sequence, prompt[-1:], decode=True) for s in (remote, alone))
+    assert torch.equal(found, expected)
+    first = int(found.argmax())
+    assert greedy(model, remote.sequence, first, N_ANSWER) == greedy(model, alone.sequence, first, N_ANSWER)
 
 
 @pytest.mark.parametrize("n_cached", [0, CHUNK + 3])

@@ -1,13 +1,14 @@
 """What the endpoints answer, without sockets."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from engine.server.app import attach, build_loading_app
 from engine.server.backend import Backend
 from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
-from tests.engine.batching.fakes import END
+from tests.engine.batching.fakes import END, LINK_SETUP
 from tests.engine.server.fakes import CHAT, HELLO, ByteTokenizer, call, events, stand
 
 PROMPT = "user: hello\nassistant: "
@@ -352,6 +353,7 @@ def test_the_worker_is_told_of():
             "connected": False,
             "peer": None,
             "note": None,
+            "link": None,
             "route": "auto",
             "crossover_tokens": None,
             "local_tps": {},
@@ -363,6 +365,7 @@ def test_the_worker_is_told_of():
         told = s.call("GET", "/worker").json()
         assert (told["configured"], told["connected"], told["note"]) == (True, True, None)
         assert told["peer"] == "192.168.1.20:7118"
+        assert told["link"] == asdict(LINK_SETUP)
         assert told["reasons"] == {"asked_remote": 1}
         for _ in range(2):
             s.chat(prefill="remote", cache_prompt=False)
@@ -374,6 +377,7 @@ def test_the_worker_is_told_of():
         s.bench.client.ready = False
         told = s.call("GET", "/worker").json()
         assert (told["connected"], told["peer"], told["note"]) == (False, None, "the worker is away")
+        assert told["link"] is None
 
 
 def test_no_free_slot_can_be_a_503():
