@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
+from engine.errors import HostError, InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
 from engine.wire.client import DataStream
 from engine.wire.connection import Event
 from engine.wire.limits import (
@@ -294,6 +294,14 @@ def abort(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
+def start(thread: threading.Thread) -> None:
+    """Raises HostError where this computer has no room for another thread."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise HostError("this computer has no room for another thread: end other programs") from error
+
+
 class Waker:
     """Wakes a thread out of `select`."""
 
@@ -350,7 +358,7 @@ class ControlSocket:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start(self._thread)
 
     def wake(self) -> None:
         """There may be output."""
@@ -460,7 +468,11 @@ class DataSender:
         """Send over this connection, from now on."""
         connection.settimeout(None)
         self._connection = connection
-        self._thread.start()
+        try:
+            start(self._thread)
+        except HostError:
+            self._connection = None
+            raise
 
     def put(self, outgoing: Outgoing) -> None:
         with self._lock:
@@ -476,13 +488,14 @@ class DataSender:
     def stop(self) -> None:
         """Break the connection; what is queued is dropped, `sent` called for each."""
         self._broken = True
+        if self._connection is not None:
+            # Before anybody hears that his frame is dealt with: what is sent now is still read from his memory.
+            abort(self._connection)
         with self._lock:
             self._closed = True
             self._queue.put(None)
         if self._connection is None:
             self._drop()
-        else:
-            abort(self._connection)
 
     def join(self) -> None:
         if self.is_attached:
@@ -538,7 +551,7 @@ class DataReceiver:
         self._thread = threading.Thread(target=self._run, name="data-in", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start(self._thread)
 
     def stop(self) -> None:
         """Break the connection; after `join` nothing is written to memory any more."""

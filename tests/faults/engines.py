@@ -27,7 +27,7 @@ from engine.node.identity import Identity
 from tests.faults.relay import Relay
 
 # Real processes on a computer that has other things to do.
-TIMEOUT_S = 60.0
+TIMEOUT_S = 30.0
 
 N_TOKENS = 600
 CHUNK = 64
@@ -99,10 +99,14 @@ class Asking:
 
 @dataclass
 class Engines:
-    """Both processes; any of them may be ended and started again."""
+    """Both processes; any of them may be ended and started again. `address` is the worker's where no relay is wanted,
+    and `logs` a folder for what they write.
+    """
 
     model: Path
     folder: Path
+    address: str | None = None
+    logs: Path | None = None
     worker_words: list[str] = field(default_factory=list)
     decoder_words: list[str] = field(default_factory=list)
 
@@ -117,11 +121,21 @@ class Engines:
         self._ids = {name: Identity.load_or_create(self.folder / name) for name in ("worker", "decoder")}
 
     def start_worker(self) -> None:
-        self.worker = self._child("worker", ["worker", "--listen", "127.0.0.1:0", *self.worker_words])
+        self.worker = self._child(
+            "worker", ["worker", "--listen", self.address or "127.0.0.1:0", *self.worker_words]
+        )
         self.relay.target = self.worker.wait_for("ready", timeout_s=TIMEOUT_S)["port"]
 
     def start_decoder(self) -> None:
-        words = ["serve", "--port", "0", "--chunk", str(CHUNK), "--peer", f"127.0.0.1:{self.relay.port}"]
+        words = [
+            "serve",
+            "--port",
+            "0",
+            "--chunk",
+            str(CHUNK),
+            "--peer",
+            self.address or f"127.0.0.1:{self.relay.port}",
+        ]
         self.decoder = self._child("decoder", [*words, *self.decoder_words])
         self.port = self.decoder.wait_for("ready", timeout_s=TIMEOUT_S)["port"]
         if self._client is not None:
@@ -131,8 +145,10 @@ class Engines:
     def _child(self, name: str, words: list[str]) -> Child:
         other = self._ids["decoder" if name == "worker" else "worker"]
         words += ["--identity", str(self.folder / name), "--trust", other.fingerprint]
-        words += ["--model", str(self.model), "--ctx", "1024", "--slots", "2", "--threads", "1"]
-        return Child(name, words, self.folder / f"{name}.log")
+        # With room for one prompt, a worker that keeps one for nobody has none for the next.
+        words += ["--slots", "1" if name == "worker" else "2"]
+        words += ["--model", str(self.model), "--ctx", "1024", "--threads", "1"]
+        return Child(name, words, (self.logs or self.folder) / f"{name}.log")
 
     def make_whole(self) -> None:
         """Start what does not run, and wait until the two have found each other."""
@@ -151,9 +167,6 @@ class Engines:
         self._users.shutdown(cancel_futures=True)
         if self._client is not None:
             self._client.close()
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     # Questions.
 
@@ -224,9 +237,19 @@ class Engines:
                     busy = {slot["id"] for slot in data["slots"] if slot["state"] != "idle"}
         assert time.monotonic() - begun < within_s
 
-    def worker_status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self._client.get("/worker").json()
-        return status
+    def worker_says(self, words: str, within_s: float) -> None:
+        """What it has to tell of the link has these words in it, within that time."""
+        deadline = time.monotonic() + within_s
+        while words not in self.worker.wait_for("note", timeout_s=deadline - time.monotonic())["note"]:
+            pass
+
+    def wait_for_note(self, words: str) -> None:
+        """The decoder says of the link to its worker what has these words in it."""
+        with self.news() as told:
+            for name, data in told:
+                worker = data["worker"] if name == "snapshot" else data if name == "link" else None
+                if worker is not None and words in (worker["note"] or ""):
+                    return
 
     # Faults.
 
@@ -240,15 +263,21 @@ class Engines:
             yield Asking(Future(), told)
 
     def kill_worker(self, whom: str) -> None:
-        for pid in self._pids(self.worker, whom):
+        self._kill(self.worker, whom)
+
+    def kill_decoder(self, whom: str) -> None:
+        self._kill(self.decoder, whom)
+
+    def _kill(self, child: Child, whom: str) -> None:
+        for pid in self.pids(child, whom):
             os.kill(pid, signal.SIGKILL)
         if whom != "courier":
-            self.worker.close()
+            child.close()
 
     @contextlib.contextmanager
     def worker_stopped(self, whom: str) -> Iterator[None]:
         """Inside, it does not move; afterwards it goes on as if nothing had been."""
-        pids = self._pids(self.worker, whom)
+        pids = self.pids(self.worker, whom)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -259,7 +288,7 @@ class Engines:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def _pids(self, child: Child, whom: str) -> list[int]:
+    def pids(self, child: Child, whom: str) -> list[int]:
         """Of an engine, of its courier, or of the whole "computer"."""
         (courier,) = (
             int(number)
@@ -270,8 +299,10 @@ class Engines:
 
 
 def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = ""
+    name, deadline = "", time.monotonic() + TIMEOUT_S
     for line in response.iter_lines():
+        # Where nothing happens, a comment comes every second.
+        assert time.monotonic() < deadline, "it did not happen"
         if line.startswith("event: "):
             name = line.removeprefix("event: ")
         elif line.startswith("data: "):

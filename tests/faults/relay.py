@@ -75,13 +75,10 @@ class Relay:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Inside, nothing passes; afterwards all does, what was kept first."""
-        with self._lock:
-            self._is_open = False
-            calls = list(self._calls)
-        for call in calls:
-            call.open.clear()
+        self._is_open = False
         try:
-            yield
+            with self._held(self._calls):
+                yield
         finally:
             with self._lock:
                 self._is_open = True
@@ -89,15 +86,25 @@ class Relay:
             for call in calls:
                 call.open.set()
 
-    @contextlib.contextmanager
-    def last_held(self) -> Iterator[None]:
+    def all_held(self) -> contextlib.AbstractContextManager[None]:
+        """The same for the connections that are there; new ones pass."""
+        return self._held(self._calls)
+
+    def last_held(self) -> contextlib.AbstractContextManager[None]:
         """The same for the connection that was made last."""
-        call = self._calls[-1]
-        call.open.clear()
+        return self._held(self._calls[-1:])
+
+    @contextlib.contextmanager
+    def _held(self, which: list[_Call]) -> Iterator[None]:
+        with self._lock:
+            calls = list(which)
+        for call in calls:
+            call.open.clear()
         try:
             yield
         finally:
-            call.open.set()
+            for call in calls:
+                call.open.set()
 
     def cut(self) -> None:
         """Break all connections, at both ends."""
