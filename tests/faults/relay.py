@@ -11,10 +11,11 @@ _PIECE_BYTES = 1 << 16
 
 
 class _Call:
-    """One connection, in two halves; while it is not `open`, nothing passes."""
+    """One connection, in two halves; while it is not `open`, nothing passes, `is_waited_for` once something came."""
 
     def __init__(self, caller: socket.socket, target: int, is_open: bool) -> None:
         self.open = threading.Event()
+        self.is_waited_for = threading.Event()
         if is_open:
             self.open.set()
         self._caller = caller
@@ -45,6 +46,8 @@ class _Call:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
+                if not self.open.is_set():
+                    self.is_waited_for.set()
                 self.open.wait()
                 sink.sendall(data)
         self.open.wait()
@@ -90,9 +93,13 @@ class Relay:
         """The same for the connections that are there; new ones pass."""
         return self._held(self._calls)
 
-    def last_held(self) -> contextlib.AbstractContextManager[None]:
-        """The same for the connection that was made last."""
-        return self._held(self._calls[-1:])
+    @contextlib.contextmanager
+    def last_held(self) -> Iterator[threading.Event]:
+        """The same for the connection that was made last; gives what is set when something has come on it."""
+        call = self._calls[-1]
+        call.is_waited_for.clear()
+        with self._held([call]):
+            yield call.is_waited_for
 
     @contextlib.contextmanager
     def _held(self, which: list[_Call]) -> Iterator[None]:
