@@ -124,7 +124,7 @@ class RemotePrefill:
             worker_ready=status is not None and status.ready,
             worker_note=status.note if status is not None else "",
             uncached_tokens=n_tokens,
-            plain_text=request.plain_text,
+            kind=request.kind,
             prediction=rates.predict(n_tokens, local_backlog=local_backlog, remote_in_flight=len(self._slots))
             if n_tokens > 0
             else None,
