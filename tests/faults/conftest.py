@@ -24,5 +24,5 @@ def _started(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def engines(_started: Engines) -> Engines:
-    _started.make_whole()
+    _started.goes_on()
     return _started

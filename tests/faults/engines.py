@@ -218,12 +218,16 @@ class Engines:
         assert answer.tokens == self.right(prompt), answer.handoff
 
     def goes_on(self) -> None:
-        """The two work together again, and right."""
+        """The two work together again, and right. What broke a moment ago may not have been noticed yet."""
         self.make_whole()
-        prompt = self.prompt(0)
-        answer = self.ask(prompt)
-        assert answer.handoff["prefill"] == "remote", answer.handoff
-        self.is_right(prompt, answer)
+        prompt, deadline = self.prompt(0, n_tokens=100), time.monotonic() + TIMEOUT_S
+        while True:
+            answer = self.ask(prompt)
+            self.is_right(prompt, answer)
+            if answer.handoff["prefill"] == "remote":
+                return
+            assert time.monotonic() < deadline, answer.handoff
+            self.make_whole()
 
     def wait_for_idle(self, within_s: float) -> None:
         """Every slot of the decoder is idle within that time."""

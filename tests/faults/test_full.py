@@ -39,7 +39,7 @@ def answers_are_right(engines: Engines) -> None:
         engines.is_right(prompt, engines.ask(prompt))
 
 
-@pytest.mark.parametrize("command", ["worker", "serve"])
+@pytest.mark.parametrize("command", ["worker", pytest.param("serve", marks=pytest.mark.soak)])
 def test_a_cache_that_no_memory_is_left_for_is_said_in_a_sentence(
     smollm2_path: Path, tmp_path: Path, command: str
 ) -> None:
@@ -58,6 +58,7 @@ def test_a_cache_that_no_memory_is_left_for_is_said_in_a_sentence(
     assert ended.stderr.splitlines()[-1].startswith("baton: no room for a cache of"), ended.stderr
 
 
+@pytest.mark.soak
 def test_a_worker_whose_memory_is_full(engines: Engines) -> None:
     """The libraries that compute may not survive it. What they do, they do on the worker alone."""
     pid = engines.worker.pid
@@ -69,7 +70,7 @@ def test_a_worker_whose_memory_is_full(engines: Engines) -> None:
     engines.goes_on()
 
 
-@pytest.mark.parametrize("side", ["worker", "decoder"])
+@pytest.mark.parametrize("side", [pytest.param("worker", marks=pytest.mark.soak), "decoder"])
 def test_a_courier_without_descriptors(engines: Engines, side: str) -> None:
     for seed in range(2):
         engines.right(engines.prompt(seed))
@@ -104,6 +105,7 @@ def fill(disk: Path) -> None:
             rest.write(bytes(4096))
 
 
+@pytest.mark.soak
 @pytest.mark.root
 def test_a_full_disk_for_caches_and_logs_changes_no_answer(
     smollm2_path: Path, tmp_path: Path, full_disk: Path
@@ -135,6 +137,7 @@ def test_an_identity_that_cannot_be_kept_is_said_in_a_sentence(full_disk: Path, 
     assert "baton: this computer's identity in" in ended.stderr and "the disk is full" in ended.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.root
 @pytest.mark.parametrize("side", ["worker", "decoder"])
 def test_a_certificate_that_cannot_be_kept_is_tried_again(

@@ -66,7 +66,7 @@ def test_a_worker_that_stands_still_for_a_moment_is_waited_for(engines: Engines,
     engines.is_right(prompt, answer)
 
 
-@pytest.mark.parametrize("first", [pytest.param("worker", marks=pytest.mark.soak), "decoder"])
+@pytest.mark.parametrize("first", ["worker", pytest.param("decoder", marks=pytest.mark.soak)])
 def test_both_started_again_in_either_order(engines: Engines, first: str) -> None:
     engines.worker.close()
     engines.decoder.close()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from pathlib import Path
 
-from engine.cli.log import OnceInAWhile
+import pytest
+
+from engine.cli.log import OnceInAWhile, tell
 from engine.cli.serve import LinkWatch
 from engine.cli.worker import LinkNews
 from engine.repeats import Repeats
@@ -75,3 +78,12 @@ def test_serve_says_what_changes_about_its_worker() -> None:
     assert not watch.is_news(False, "refused")
     clock.now += 1
     assert watch.is_news(False, "refused")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else() -> None:
+    went_on = False
+    with pytest.raises(OSError), Path("/dev/full").open("w", encoding="utf-8") as stream:
+        tell("x", stream)
+        went_on = True  # what the stream still has raises where it is closed
+    assert went_on

@@ -26,7 +26,7 @@ from engine.wire.codec import (
 )
 from engine.wire.geometry import HandoffPlan
 from engine.wire.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from engine.wire.messages import Accepted, Attach, Commit, Hello, HelloReply, Message, Role
+from engine.wire.messages import Accepted, Attach, Commit, CommitAck, Hello, HelloReply, Message, Role
 from engine.wire.messages import Finished as WireFinished
 from engine.wire.worker import PrefillAsked, WorkerConnection
 
@@ -153,6 +153,8 @@ def _again(liar: LyingWorker, *, committed: bool) -> None:
             liar.send(0, layer)
     if committed:
         liar.commit(0)
+        while not isinstance(read_message(liar.control), CommitAck):
+            pass
     liar.send(0, 0)
 
 
