@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.log import OnceInAWhile, tell
+from engine.cli.log import OnceInAWhile
 from engine.cli.serve import LinkWatch
 from engine.cli.worker import LinkNews
 from engine.repeats import Repeats
@@ -81,9 +81,10 @@ def test_serve_says_what_changes_about_its_worker() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
-def test_a_line_that_cannot_be_written_is_lost_and_nothing_else() -> None:
+def test_news_that_cannot_be_written_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     went_on = False
     with pytest.raises(OSError), Path("/dev/full").open("w", encoding="utf-8") as stream:
-        tell("x", stream)
+        monkeypatch.setattr("sys.stderr", stream)
+        LinkNews(argparse.Namespace(json=False)).say("the cable is out")
         went_on = True  # what the stream still has raises where it is closed
     assert went_on
