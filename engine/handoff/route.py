@@ -63,7 +63,7 @@ class Decision:
     prediction: Prediction | None = None
 
 
-def kept_here(kind: RequestKind) -> tuple[RouteReason, str] | None:
+def reason_to_stay(kind: RequestKind) -> tuple[RouteReason, str] | None:
     """Why the worker cannot prefill such a request, whatever else holds: a code and a sentence. None where it can.
 
     By the request alone: what is loaded besides, such as a projector for images, keeps no text from the worker.
@@ -103,7 +103,7 @@ def choose(
     """
     if asked == "local":
         return _local(RouteReason.ASKED_LOCAL, "the request asked for local prefill", prediction)
-    if (kept := kept_here(kind)) is not None:
+    if (kept := reason_to_stay(kind)) is not None:
         return _local(*kept)
     if uncached_tokens <= 0:
         return _local(RouteReason.NOTHING_TO_PREFILL, "all of the prompt but its last token was cached")

@@ -1,7 +1,14 @@
 import pytest
 
 from engine.handoff.rates import Prediction
-from engine.handoff.route import FEW_TOKENS, MIN_REMOTE_TOKENS, RequestKind, RoutePolicy, choose, kept_here
+from engine.handoff.route import (
+    FEW_TOKENS,
+    MIN_REMOTE_TOKENS,
+    RequestKind,
+    RoutePolicy,
+    choose,
+    reason_to_stay,
+)
 
 READY = {
     "asked": "auto",
@@ -37,7 +44,7 @@ def test_the_route_and_its_reason(change, remote, reason):
 
 @pytest.mark.parametrize("kind", RequestKind)
 def test_text_may_go_and_all_else_stays_with_its_own_reason(kind):
-    kept = kept_here(kind)
+    kept = reason_to_stay(kind)
     if kind is RequestKind.TEXT:
         assert kept is None
     else:
