@@ -440,7 +440,8 @@ class Courier:
             self._admit(tls)
             shake_hands(tls)
             self._receive_caller(tls, peer)
-        except (BatonError, OSError) as error:
+        except Exception as error:
+            # Anyone may call: a mistake that he finds in us ends his call, and not the courier.
             self._turn_away(peer, tls, error)
             (tls or connection).close()
         finally:
@@ -448,7 +449,7 @@ class Courier:
                 if tls is not None:
                     self._callers.pop(tls, None)
 
-    def _turn_away(self, peer: str, tls: ssl.SSLSocket | None, error: BatonError | OSError) -> None:
+    def _turn_away(self, peer: str, tls: ssl.SSLSocket | None, error: Exception) -> None:
         """Log it, but not each of many: anyone can call as often as he likes."""
         reason = str(error)
         # What a lost connection says is one of a few sentences; others may hold what the caller chose.
@@ -458,7 +459,8 @@ class Courier:
                 kind = reason = f"more than {MAX_UNAUTHENTICATED} callers at once did not say who they are"
             is_news = self._turned_away.say(reason, kind=kind) is not None
         if is_news:
-            log.info("a caller from %s was turned away: %s", peer, reason)
+            mistake = None if isinstance(error, BatonError | OSError) else error
+            log.info("a caller from %s was turned away: %s", peer, reason, exc_info=mistake)
 
     def _count_strangers(self) -> None:
         with self._lock:

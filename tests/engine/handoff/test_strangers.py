@@ -262,6 +262,19 @@ def test_callers_that_are_turned_away_do_not_fill_the_log(
     ]
 
 
+def test_a_mistake_that_a_caller_finds_ends_his_call_and_is_told(
+    courier: Courier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(connection: object) -> None:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr("engine.handoff.courier.shake_hands", find)
+    with caplog.at_level("INFO", logger="engine.handoff.courier"):
+        greet(courier, b"hello", b"hello")
+    (record,) = caplog.records
+    assert record.exc_info is not None and record.exc_info[0] is KeyError
+
+
 def introduce_worker(client: ClientSide, worker: WorkerSide) -> None:
 
     context = introduction_context(worker.identity, server_side=False)
