@@ -38,7 +38,7 @@ lint: .venv/ready-dev
 
 soak: .venv/ready-dev
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest -m soak
+	$(PY) -m pytest -m "soak or fault"
 
 models: .venv/ready
 	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \

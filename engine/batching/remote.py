@@ -28,7 +28,7 @@ from engine.handoff.client_events import (
     Released,
 )
 from engine.handoff.rates import PrefillRates
-from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose
+from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose, reason_to_stay
 
 if TYPE_CHECKING:
     from engine.cache.sequence import SequenceState
@@ -141,7 +141,7 @@ class RemotePrefill:
             worker_ready=status is not None and status.ready,
             worker_note=status.note if status is not None else "",
             uncached_tokens=n_tokens,
-            plain_text=request.plain_text,
+            kind=request.kind,
             prediction=rates.predict(
                 n_tokens,
                 worker_tokens=stop - self._held_there(request, stop),
@@ -167,7 +167,7 @@ class RemotePrefill:
         )
         if self._client is None or status is None or not status.ready or kept_here:
             return
-        if request.plain_text and len(tokens) >= self._route.min_tokens:
+        if reason_to_stay(request.kind) is None and len(tokens) >= self._route.min_tokens:
             self._client.warm(tokens)
             self._warm.append(list(tokens))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import BatonError, InvalidRequest
 from engine.handoff.rates import Prediction
+from engine.handoff.route import RequestKind
 from engine.numbers import number_text
 
 # A penalty looks at no more than this many tokens back: beyond, one request could slow every step of the others.
@@ -160,7 +161,7 @@ class Request:
     """One prompt to be continued.
 
     `sink` gets the request's events, in order, on the engine's own thread: it must not block and must not raise.
-    `slot` pins the request to one slot. `plain_text` is False for what only this computer can prefill.
+    `slot` pins the request to one slot.
     """
 
     request_id: str
@@ -169,7 +170,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prefill: PrefillChoice = PrefillChoice.AUTO
     slot: int | None = None
-    plain_text: bool = True
+    kind: RequestKind = RequestKind.TEXT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO
 
 from engine.repeats import Repeats
 
@@ -20,6 +22,12 @@ def log_to_stderr() -> None:
     handler.addFilter(OnceInAWhile(Repeats(_LOG_AGAIN_S)))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, format=_FORMAT)
     logging.getLogger("engine").setLevel(logging.INFO)
+
+
+def tell(line: str, stream: TextIO) -> None:
+    """Print a line. One that cannot be written, to a full disk or to nobody, is lost, and the engine goes on."""
+    with contextlib.suppress(OSError):
+        print(line, file=stream, flush=True)
 
 
 class OnceInAWhile(logging.Filter):

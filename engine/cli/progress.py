@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from engine.cli.log import tell
+
 # A log gets a line when this much more is done, and one at the end.
 _LINE_SHARE = 0.25
 
@@ -44,7 +46,7 @@ class ProgressBar:
     def note(self, sentence: str) -> None:
         if self._bar is not None:
             self._bar.clear()
-        print(f"{self._label}: {sentence}", file=sys.stderr, flush=True)
+        tell(f"{self._label}: {sentence}", sys.stderr)
 
     def advance(self, done: int, total: int) -> None:
         with self._lock:
@@ -75,7 +77,7 @@ class ProgressBar:
         share = done / total if total else 1.0
         if share < self._next_share:
             return
-        print(f"{self._label}: {int(share * 100)}% of {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
+        tell(f"{self._label}: {int(share * 100)}% of {total / 1e6:.0f} MB", sys.stderr)
         self._next_share = (share // _LINE_SHARE + 1) * _LINE_SHARE
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import SAY_AGAIN_S, log_to_stderr
+from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
@@ -152,24 +152,24 @@ class _Service:
         if self._args.json:
             _print_event(ready=True, port=self._server.port, fingerprint=engine.fingerprint)
             return
-        print(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", file=sys.stderr)
-        print(f'Ask it:  baton chat "Hello" --port {self._server.port}', file=sys.stderr)
+        tell(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", sys.stderr)
+        tell(f'Ask it:  baton chat "Hello" --port {self._server.port}', sys.stderr)
         if engine.fingerprint is None:
             return
-        print(f"This computer's fingerprint: {engine.fingerprint}", file=sys.stderr)
+        tell(f"This computer's fingerprint: {engine.fingerprint}", sys.stderr)
         if engine.listen_port is not None:
-            print(
+            tell(
                 f"For the worker, on the other computer:\n  baton worker --model {self._args.model} "
                 f"--dial THIS-COMPUTER:{engine.listen_port} --trust {engine.fingerprint}",
-                file=sys.stderr,
+                sys.stderr,
             )
         elif engine.client is None:
-            print(
+            tell(
                 "To let another computer prefill for this one, start there\n"
                 f"  baton worker --model {self._args.model} --listen 0.0.0.0:{config.COURIER_PORT} "
                 f"--trust {engine.fingerprint}\n"
                 "and start this one again with --peer THERE:PORT --trust and the fingerprint that it prints",
-                file=sys.stderr,
+                sys.stderr,
             )
 
     def _watch_worker(self, engine: DecodeEngine) -> None:
@@ -189,9 +189,9 @@ class _Service:
         if self._args.json:
             _print_event(worker=ready, note=note)
         elif ready:
-            print("The worker is connected: it prefills long prompts", file=sys.stderr)
+            tell("The worker is connected: it prefills long prompts", sys.stderr)
         else:
-            print(f"The worker is away ({note}): prompts are prefilled here", file=sys.stderr)
+            tell(f"The worker is away ({note}): prompts are prefilled here", sys.stderr)
 
 
 class LinkWatch:
@@ -249,4 +249,4 @@ def _is_local(host: str) -> bool:
 
 
 def _print_event(**event: Any) -> None:
-    print(json.dumps(event), flush=True)
+    tell(json.dumps(event), sys.stdout)

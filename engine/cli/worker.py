@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import SAY_AGAIN_S, log_to_stderr
+from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
 from engine.node.library import Library
@@ -100,18 +100,18 @@ def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str) ->
     if args.json:
         _print_event(ready=True, port=engine.listen_port, fingerprint=engine.fingerprint)
         return
-    print(
+    tell(
         f"{engine.model_id} is ready to prefill; this computer's fingerprint: {engine.fingerprint}",
-        file=sys.stderr,
+        sys.stderr,
     )
     other = (
         f"--listen 0.0.0.0:{config.split_address(args.dial)[1]}"
         if args.dial
         else f"--peer THIS-COMPUTER:{engine.listen_port}"
     )
-    print(
+    tell(
         f"On the other computer:\n  baton serve --model {args.model} {other} --trust {engine.fingerprint}",
-        file=sys.stderr,
+        sys.stderr,
     )
 
 
@@ -154,10 +154,8 @@ class LinkNews:
         if self._json:
             _print_event(link=not note, note=note)
         else:
-            print(
-                "The other computer is connected" if not note else f"Not connected: {note}", file=sys.stderr
-            )
+            tell("The other computer is connected" if not note else f"Not connected: {note}", sys.stderr)
 
 
 def _print_event(**event: Any) -> None:
-    print(json.dumps(event), flush=True)
+    tell(json.dumps(event), sys.stdout)

@@ -23,7 +23,15 @@ from pathlib import Path
 
 import msgspec
 
-from engine.errors import BatonError, PeerError, PeerLost, PeerUntrusted, ProcessFailed, ProtocolError
+from engine.errors import (
+    BatonError,
+    HostError,
+    PeerError,
+    PeerLost,
+    PeerUntrusted,
+    ProcessFailed,
+    ProtocolError,
+)
 from engine.handoff import channel as ch
 from engine.handoff.codec_choice import CodecChooser
 from engine.handoff.failure import FailureCode, Going
@@ -42,6 +50,7 @@ from engine.handoff.transport import (
     read_exactly,
     secure,
     shake_hands,
+    start,
     tune,
 )
 from engine.node.identity import (
@@ -101,6 +110,7 @@ def main() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Ctrl-C reaches the whole group; the engine decides when its courier ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.excepthook = end_with_thread
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ch.CourierConfig)
     channel = ch.Channel(socket.socket(fileno=config.channel_descriptor))
     memory = SharedMemory(config.memory_descriptor, config.memory_bytes)
@@ -108,6 +118,12 @@ def main() -> None:
     courier.run()
     # Threads may still wait on sockets; nothing of theirs is worth waiting for.
     os._exit(0)
+
+
+def end_with_thread(died: threading.ExceptHookArgs) -> None:
+    """A thread that dies of a mistake takes its courier along: the engine starts another, where all are there."""
+    log.critical("a thread of the courier died", exc_info=died.exc_value)
+    os._exit(1)
 
 
 def now_us() -> int:
@@ -273,7 +289,11 @@ class Courier:
         limit = 1 if self._is_client else MAX_LINKS
         for surplus in older[: max(0, len(older) + 1 - limit)]:
             surplus.end(Going("a newer connection took the place of this one"))
-        link.start()
+        try:
+            link.start()
+        except HostError:
+            self._forget(link)
+            raise
         return link
 
     @property
@@ -337,7 +357,7 @@ class Courier:
                     self._introduce_to(address)
                     introduced = True
                 link = self._dial(address)
-            except PeerError as error:
+            except (BatonError, OSError) as error:
                 introduced = introduced and not isinstance(error, PeerLost | PeerUntrusted)
                 code, message = describe(error)
                 self._emit(ch.LinkDown(link=0, code=code, message=message))
@@ -372,8 +392,8 @@ class Courier:
                 attach = Attach(session=session, stream=index)
                 data.sendall(encode_message(attach))
                 link.attach(data, attach)
-        except (PeerError, OSError) as error:
-            link.end(error if isinstance(error, PeerError) else PeerLost(f"a data connection broke: {error}"))
+        except (BatonError, OSError) as error:
+            link.end(PeerLost(f"a data connection broke: {error}") if isinstance(error, OSError) else error)
         return link
 
     def _dial_one(self, address: Address, protocol: str) -> ssl.SSLSocket:
@@ -406,7 +426,14 @@ class Courier:
                 self._closing.wait(0.05)
                 continue
             name = str(called_from(peer))
-            threading.Thread(target=self._greet, args=(connection, name), name="greeter", daemon=True).start()
+            greeter = threading.Thread(
+                target=self._greet, args=(connection, name), name="greeter", daemon=True
+            )
+            try:
+                start(greeter)
+            except HostError as error:
+                log.warning("a caller from %s cannot be answered: %s", name, error)
+                connection.close()
 
     def _admit(self, tls: ssl.SSLSocket) -> None:
         """Count a caller that has not proved anything yet; the oldest of too many is cut off."""
@@ -433,7 +460,8 @@ class Courier:
             self._admit(tls)
             shake_hands(tls)
             self._receive_caller(tls, peer)
-        except (BatonError, OSError) as error:
+        except Exception as error:
+            # Anyone may call: a mistake that he finds in us ends his call, and not the courier.
             self._turn_away(peer, tls, error)
             (tls or connection).close()
         finally:
@@ -441,7 +469,7 @@ class Courier:
                 if tls is not None:
                     self._callers.pop(tls, None)
 
-    def _turn_away(self, peer: str, tls: ssl.SSLSocket | None, error: BatonError | OSError) -> None:
+    def _turn_away(self, peer: str, tls: ssl.SSLSocket | None, error: Exception) -> None:
         """Log it, but not each of many: anyone can call as often as he likes."""
         reason = str(error)
         # What a lost connection says is one of a few sentences; others may hold what the caller chose.
@@ -451,7 +479,8 @@ class Courier:
                 kind = reason = f"more than {MAX_UNAUTHENTICATED} callers at once did not say who they are"
             is_news = self._turned_away.say(reason, kind=kind) is not None
         if is_news:
-            log.info("a caller from %s was turned away: %s", peer, reason)
+            mistake = None if isinstance(error, BatonError | OSError) else error
+            log.info("a caller from %s was turned away: %s", peer, reason, exc_info=mistake)
 
     def _count_strangers(self) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ the courier's business.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -15,13 +16,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 from engine.cache.spec import KVType, Landing
-from engine.errors import PeerError, PeerLost, ProtocolError
+from engine.errors import HostError, PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
 from engine.handoff.codec_choice import CodecChoice, CodecChooser
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.streams import Load, StreamCount
-from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, link_setup
+from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, link_setup, start
 from engine.wire.blocks import BlockCodec, block_codec, packed_blocks
 from engine.wire.client import (
     ChunkCommitted,
@@ -86,6 +87,8 @@ class Link:
         self._lock = threading.Lock()
         self._ending = False
         self._told_to_end = threading.Event()
+        # Not the thread that hears of the end: it may be one of those that have to end first.
+        self._finisher = threading.Thread(target=self._finish, name="link-end", daemon=True)
         self._control = ControlSocket(
             control,
             on_bytes=self._receive,
@@ -110,7 +113,13 @@ class Link:
         raise NotImplementedError
 
     def start(self) -> None:
+        """Raises HostError where there is no room for its threads; then it never was."""
         self._control.start()
+        try:
+            start(self._finisher)
+        except HostError as error:
+            self._control.stop(error)
+            raise
 
     def end(self, error: BaseException) -> None:
         """Take everything down, from any thread and more than once; `over` follows."""
@@ -119,10 +128,8 @@ class Link:
                 return
             self._ending = True
             self.failure = error
-        self._told_to_end.set()
         self._control.stop(error)
-        # Not on the caller's thread: it may be one of those that have to end first.
-        threading.Thread(target=self._finish, args=(error,), name="link-end", daemon=True).start()
+        self._told_to_end.set()
 
     def _end_of_stream(self, error: BaseException) -> None:
         """A data connection has ended, for which the control connection may be about to say why."""
@@ -130,12 +137,13 @@ class Link:
             self._told_to_end.wait(_LAST_WORDS_S)
         self.end(error)
 
-    def _finish(self, error: BaseException) -> None:
+    def _finish(self) -> None:
+        self._told_to_end.wait()
         # Last words first: the other end would take the end of a stream for a fault.
         self._control.join(_LAST_WORDS_S)
         self._stop_streams()
         with self._lock:
-            code, message = describe(error)
+            code, message = describe(self.failure or PeerLost("the link has ended"))
             self._abandon(ch.LinkDown(link=self.number, code=code, message=message))
         self.over.set()
         self.opened.set()
@@ -193,6 +201,9 @@ class Link:
 
 def describe(error: BaseException) -> tuple[str, str]:
     """Why a link ended: a code, and a sentence."""
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        return FailureCode.HOST_FAILED.value, f"this computer cannot open a connection: {reason}"
     code = failure_code(error)
     if code is not FailureCode.INTERNAL:
         return code.value, str(error)
@@ -248,8 +259,8 @@ class ClientLink(Link):
                 on_load=self._learn_load,
                 on_end=self._end_of_stream,
             )
-            self._receivers.append(receiver)
             receiver.start()
+            self._receivers.append(receiver)
             if len(self._receivers) == self.n_streams:
                 self._say_up(stream)
 
@@ -278,7 +289,10 @@ class ClientLink(Link):
                 self._give_up(ask.request, FailureCode.INTERNAL, str(error), ask.first)
                 return
         self._control.wake()
-        threading.Thread(target=self._prefault, args=(ask.landings,), name="prefault", daemon=True).start()
+        prefault = threading.Thread(target=self._prefault, args=(ask.landings,), name="prefault", daemon=True)
+        # Without it the pages get ready one by one, as they are written to.
+        with contextlib.suppress(HostError):
+            start(prefault)
 
     def warm(self, message: ch.WarmUp) -> None:
         with self._lock:

@@ -23,6 +23,14 @@ class RoutePolicy(enum.StrEnum):
     NEVER = "never"
 
 
+class RequestKind(enum.StrEnum):
+    """What a prompt is computed for."""
+
+    TEXT = "text"
+    EMBEDDING = "embedding"
+    RERANK = "rerank"
+
+
 class RouteReason(enum.StrEnum):
     """Why a prompt is prefilled where it is."""
 
@@ -35,7 +43,12 @@ class RouteReason(enum.StrEnum):
     LONG_PROMPT = "long_prompt"
     SHORT_PROMPT = "short_prompt"
     NOTHING_TO_PREFILL = "nothing_to_prefill"
-    NOT_PLAIN_TEXT = "not_plain_text"
+    EMBEDDING = "embedding"
+    RERANK = "rerank"
+    # Kept for requests that there are none of yet.
+    ADAPTER_MISSING = "adapter_missing"
+    IMAGES = "images"
+    DRAFT_MODEL = "draft_model"
     NO_WORKER = "no_worker"
     WORKER_NOT_READY = "worker_not_ready"
 
@@ -50,6 +63,23 @@ class Decision:
     prediction: Prediction | None = None
 
 
+def reason_to_stay(kind: RequestKind) -> tuple[RouteReason, str] | None:
+    """Why the worker cannot prefill such a request, whatever else holds: a code and a sentence. None where it can.
+
+    By the request alone: what is loaded besides, such as a projector for images, keeps no text from the worker.
+    """
+    match kind:
+        case RequestKind.TEXT:
+            return None
+        case RequestKind.EMBEDDING:
+            return (
+                RouteReason.EMBEDDING,
+                "an embedding is no KV cache, and that is all that a worker hands over",
+            )
+        case RequestKind.RERANK:
+            return RouteReason.RERANK, "a ranking is no KV cache, and that is all that a worker hands over"
+
+
 def choose(
     *,
     asked: str,
@@ -58,7 +88,7 @@ def choose(
     worker_ready: bool,
     worker_note: str,
     uncached_tokens: int,
-    plain_text: bool = True,
+    kind: RequestKind = RequestKind.TEXT,
     prediction: Prediction | None = None,
     stale: bool = False,
     min_remote_tokens: int = MIN_REMOTE_TOKENS,
@@ -73,8 +103,8 @@ def choose(
     """
     if asked == "local":
         return _local(RouteReason.ASKED_LOCAL, "the request asked for local prefill", prediction)
-    if not plain_text:
-        return _local(RouteReason.NOT_PLAIN_TEXT, "only plain text generation can be prefilled by the worker")
+    if (kept := reason_to_stay(kind)) is not None:
+        return _local(*kept)
     if uncached_tokens <= 0:
         return _local(RouteReason.NOTHING_TO_PREFILL, "all of the prompt but its last token was cached")
     if not has_worker:

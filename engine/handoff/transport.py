@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from engine.errors import InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
+from engine.errors import HostError, InvalidRequest, PeerLost, PeerUnreachable, PeerUntrusted
 from engine.handoff.client_events import LinkSetup
 from engine.handoff.streams import Load
 from engine.wire.client import DataStream
@@ -304,6 +304,14 @@ def abort(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
+def start(thread: threading.Thread) -> None:
+    """Raises HostError where this computer has no room for another thread."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise HostError("this computer has no room for another thread: end other programs") from error
+
+
 class Waker:
     """Wakes a thread out of `select`."""
 
@@ -360,7 +368,7 @@ class ControlSocket:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start(self._thread)
 
     def wake(self) -> None:
         """There may be output."""
@@ -473,7 +481,11 @@ class DataSender:
         """Send over this connection, from now on."""
         connection.settimeout(None)
         self._connection = connection
-        self._thread.start()
+        try:
+            start(self._thread)
+        except HostError:
+            self._connection = None
+            raise
 
     def put(self, outgoing: Outgoing) -> None:
         with self._lock:
@@ -489,13 +501,14 @@ class DataSender:
     def stop(self) -> None:
         """Break the connection; what is queued is dropped, `sent` called for each."""
         self._broken = True
+        if self._connection is not None:
+            # Before anybody hears that his frame is dealt with: what is sent now is still read from his memory.
+            abort(self._connection)
         with self._lock:
             self._closed = True
             self._queue.put(None)
         if self._connection is None:
             self._drop()
-        else:
-            abort(self._connection)
 
     def join(self) -> None:
         if self.is_attached:
@@ -558,7 +571,7 @@ class DataReceiver:
         self._thread = threading.Thread(target=self._run, name="data-in", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start(self._thread)
 
     def stop(self) -> None:
         """Break the connection; after `join` nothing is written to memory any more."""

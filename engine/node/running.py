@@ -23,23 +23,16 @@ def notes_dir() -> Path:
 @contextlib.contextmanager
 def announce(note: dict[str, Any], folder: Path | None = None) -> Iterator[None]:
     """Let others know of this process for as long as the context lasts; `note` is plain data."""
-    folder = folder or notes_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{os.getpid()}.json"
-        file = path.open("w", encoding="utf-8")
-    except OSError:
-        # who cannot be listed can still work
+    path = (folder or notes_dir()) / f"{os.getpid()}.json"
+    with contextlib.ExitStack() as written:
+        # Who cannot be listed, because the disk is full or the folder is not his, can still work.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = written.enter_context(path.open("wb", buffering=0))
+            written.callback(path.unlink, missing_ok=True)
+            _lock(file)
+            file.write(json.dumps({**note, "pid": os.getpid()}).encode())
         yield
-        return
-    with file:
-        _lock(file)
-        json.dump({**note, "pid": os.getpid()}, file)
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def list_running(folder: Path | None = None) -> list[dict[str, Any]]:
@@ -57,7 +50,7 @@ def list_running(folder: Path | None = None) -> list[dict[str, Any]]:
     return notes
 
 
-def _lock(file: IO[str]) -> bool:
+def _lock(file: IO[Any]) -> bool:
     """Whether the file is ours now; it stays so until it is closed."""
     if sys.platform == "win32":
         return False

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from pathlib import Path
+
+import pytest
 
 from engine.cli.log import OnceInAWhile
 from engine.cli.serve import LinkWatch
@@ -75,3 +78,13 @@ def test_serve_says_what_changes_about_its_worker() -> None:
     assert not watch.is_news(False, "refused")
     clock.now += 1
     assert watch.is_news(False, "refused")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_news_that_cannot_be_written_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = False
+    with pytest.raises(OSError), Path("/dev/full").open("w", encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        LinkNews(argparse.Namespace(json=False)).say("the cable is out")
+        went_on = True  # what the stream still has raises where it is closed
+    assert went_on

@@ -321,10 +321,11 @@ def pair(
     n_prefill: int = 1,
     pass_tokens: int = 1024,
     codec: CodecPolicy = CodecPolicy.AUTO,
+    client_slots: int | None = None,
     **identity_changes: object,
 ) -> Iterator[tuple[ClientSide, WorkerSide]]:
     """Both sides, joined unless `start` is False; `identity_changes` are the worker's model's."""
-    client = ClientSide(tmp_path / "client", spec)
+    client = ClientSide(tmp_path / "client", dataclasses.replace(spec, n_slots=client_slots or spec.n_slots))
     worker = WorkerSide(
         folder=tmp_path / "worker",
         identity=Identity.load_or_create(tmp_path / "worker"),

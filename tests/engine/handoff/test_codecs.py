@@ -13,8 +13,8 @@ from engine.cache.spec import LayerKind
 from engine.handoff.client_events import Failed, Finished
 from engine.handoff.codec_choice import CodecPolicy
 from engine.wire.codec import CODECS, DataHeader, PayloadCodec, encode_data_header
-from engine.wire.messages import Accepted, Role
-from engine.wire.worker import PrefillAsked
+from engine.wire.messages import Role
+from tests.engine.handoff.lying import LyingWorker, dial
 from tests.engine.handoff.pairs import (
     SPEC,
     ClientSide,
@@ -24,7 +24,7 @@ from tests.engine.handoff.pairs import (
     landings,
     pair,
 )
-from tests.engine.handoff.test_strangers import LyingWorker, introduce_worker
+from tests.engine.handoff.test_strangers import introduce_worker
 
 N_TOKENS = 100
 
@@ -124,12 +124,17 @@ def lied_to(
         own = worker.identity.fingerprint
         client.start(courier_config(Role.DECODE, client.folder, own, listen="127.0.0.1:0", codec=codec))
         introduce_worker(client, worker)
-        liar = LyingWorker(client, worker.identity, codecs)
+        liar = LyingWorker(
+            lambda protocol: dial(client.port or 0, worker.identity, client.identity, protocol),
+            dials=True,
+            codecs=codecs,
+        )
         try:
             client.wait_ready()
             yield client, liar
         finally:
-            liar.close()
+            liar.control.close()
+            liar.data.close()
 
 
 # K of the first layer in the first chunk: 14 rows of 2 heads of 16 values.
@@ -169,8 +174,7 @@ def test_a_worker_whose_packed_rows_lie_is_refused_and_nothing_of_them_lands(
     with lied_to(tmp_path, CodecPolicy(policy), CODECS) as (client, liar):
         client.memory.buffer[:] = b"\xa5" * SPEC.total_bytes()
         client.ask(1, N_TOKENS)
-        liar.wait_for(PrefillAsked)
-        liar.say(Accepted(request=1, reused_tokens=0))
+        liar.accept()
         with contextlib.suppress(OSError):
             liar.data.sendall(first_frame(codec, 1, payload))
         failed = client.wait_end(1)
@@ -182,5 +186,5 @@ def test_a_worker_whose_packed_rows_lie_is_refused_and_nothing_of_them_lands(
 def test_a_worker_that_knows_raw_alone_is_asked_for_that(tmp_path: Path) -> None:
     with lied_to(tmp_path, CodecPolicy.INT8, ("raw",)) as (client, liar):
         client.ask(1, N_TOKENS)
-        liar.wait_for(PrefillAsked)
-        assert [job.codec for job in liar.connection._jobs.values()] == [PayloadCodec.RAW]
+        liar.accept()
+        assert [job.codec for job in liar._connection._jobs.values()] == [PayloadCodec.RAW]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -430,3 +432,17 @@ def _resident_kib(pid: int | None) -> int:
     return next(
         int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("RssAnon")
     )
+
+
+def test_a_thread_that_dies_takes_its_courier_along() -> None:
+    """The engine hears of that, and of nothing else that a courier without its listener would do."""
+    code = (
+        "import threading\n"
+        "from engine.handoff.courier import end_with_thread\n"
+        "threading.excepthook = end_with_thread\n"
+        "threading.Thread(target=lambda: 1 / 0).start()\n"
+        "threading.Event().wait()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert ended.returncode == 1
+    assert "a thread of the courier died" in ended.stderr and "ZeroDivisionError" in ended.stderr

@@ -1,7 +1,14 @@
 import pytest
 
 from engine.handoff.rates import Prediction
-from engine.handoff.route import FEW_TOKENS, MIN_REMOTE_TOKENS, RoutePolicy, choose
+from engine.handoff.route import (
+    FEW_TOKENS,
+    MIN_REMOTE_TOKENS,
+    RequestKind,
+    RoutePolicy,
+    choose,
+    reason_to_stay,
+)
 
 READY = {
     "asked": "auto",
@@ -23,14 +30,26 @@ READY = {
         ({"has_worker": False, "worker_ready": False}, False, "no_worker"),
         ({"worker_ready": False}, False, "worker_not_ready"),
         ({"asked": "remote", "worker_ready": False}, False, "worker_not_ready"),
-        ({"plain_text": False}, False, "not_plain_text"),
-        ({"asked": "remote", "plain_text": False}, False, "not_plain_text"),
+        ({"kind": RequestKind.EMBEDDING}, False, "embedding"),
+        ({"kind": RequestKind.RERANK}, False, "rerank"),
+        ({"asked": "remote", "kind": RequestKind.EMBEDDING}, False, "embedding"),
+        ({"asked": "local", "kind": RequestKind.EMBEDDING}, False, "asked_local"),
     ],
 )
 def test_the_route_and_its_reason(change, remote, reason):
     decision = choose(**(READY | change))
     assert (decision.remote, decision.reason) == (remote, reason)
     assert decision.sentence
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_text_may_go_and_all_else_stays_with_its_own_reason(kind):
+    kept = reason_to_stay(kind)
+    if kind is RequestKind.TEXT:
+        assert kept is None
+    else:
+        reason, sentence = kept
+        assert reason == kind.value and sentence
 
 
 def test_the_workers_own_reason_is_passed_on():

@@ -22,36 +22,26 @@ from engine.handoff.transport import (
     Address,
     connect,
     handshake,
-    read_exactly,
 )
 from engine.node.identity import (
     INTRODUCTION_NAME,
-    MUTUAL_NAME,
     Identity,
     introduce,
     introduction_context,
-    mutual_context,
 )
 from engine.repeats import Repeats
 from engine.wire.codec import (
     FRAME_HEADER,
-    DataHeader,
-    PayloadCodec,
-    decode_frame_header,
-    encode_data_header,
     encode_message,
 )
-from engine.wire.limits import MAX_HELLO_BYTES, MAX_UNAUTHENTICATED, PROTOCOL_MAJOR, PROTOCOL_MINOR
-from engine.wire.messages import Accepted, Attach, HelloReply, Message, Role
-from engine.wire.messages import Finished as WireFinished
-from engine.wire.worker import ClientOpened, PrefillAsked, WorkerConnection
+from engine.wire.limits import MAX_HELLO_BYTES, MAX_UNAUTHENTICATED
+from engine.wire.messages import Accepted, Attach, Role
+from tests.engine.handoff.lying import LATE_LIES, LIES, LyingWorker, dial
 from tests.engine.handoff.pairs import (
-    SPEC,
     TIMEOUT_S,
     ClientSide,
     WorkerSide,
     courier_config,
-    identity,
     pair,
 )
 from tests.engine.test_repeats import Clock
@@ -143,11 +133,6 @@ def test_garbage_instead_of_a_handshake_is_turned_away(
     still_serves(client)
 
 
-def dial(port: int, who: Identity, peer: Identity, protocol: str) -> ssl.SSLSocket:
-    context = mutual_context(who, server_side=False, peer_der=peer.certificate_der, protocols=(protocol,))
-    return handshake(connect(Address(host="127.0.0.1", port=port)), context, server_name=MUTUAL_NAME)
-
-
 def is_closed(connection: ssl.SSLSocket) -> bool:
     connection.settimeout(TIMEOUT_S)
     try:
@@ -205,99 +190,24 @@ def test_the_peer_itself_is_cut_off_when_it_talks_nonsense(
     still_serves(client)
 
 
-class LyingWorker:
-    """A worker of the trusted identity that speaks the protocol by hand, until it is told to break it."""
-
-    def __init__(self, client: ClientSide, own: Identity, codecs: tuple[str, ...] = ("raw",)) -> None:
-        self._client = client
-        self._own = own
-        self.control = self._dial(CONTROL_PROTOCOL)
-        reply = HelloReply(
-            protocol_major=PROTOCOL_MAJOR,
-            protocol_minor=PROTOCOL_MINOR,
-            role=Role.PREFILL,
-            identity=identity(),
-            codecs=codecs,
-            data_streams=1,
-            max_prompt_tokens=SPEC.n_ctx,
-        )
-        self.connection = WorkerConnection(reply=reply, clock=lambda: 0)
-        opened = self.wait_for(ClientOpened)
-        self.data = self._dial(DATA_PROTOCOL)
-        self.data.sendall(encode_message(Attach(session=opened.hello.session, stream=0)))
-
-    def wait_for(self, kind: type) -> object:
-        """Read until that event, answering as the protocol has it."""
-        while True:
-            head = read_exactly(self.control, FRAME_HEADER.size)
-            _, n_bytes = decode_frame_header(head, max_body_bytes=1 << 24)
-            events = self.connection.receive(head + read_exactly(self.control, n_bytes))
-            if output := self.connection.take_output():
-                self.control.sendall(output)
-            for event in events:
-                if isinstance(event, kind):
-                    return event
-
-    def say(self, message: Message) -> None:
-        self.control.sendall(encode_message(message))
-
-    def close(self) -> None:
-        self.control.close()
-        self.data.close()
-
-    def _dial(self, protocol: str) -> ssl.SSLSocket:
-        return dial(self._client.port or 0, self._own, self._client.identity, protocol)
-
-
-ROW_BYTES = 2 * 2 * 40
-
-
-def frame(request: int, **changes: int) -> bytes:
-    fields = {
-        "request": request,
-        "chunk": 0,
-        "layer": 0,
-        "first_row": 0,
-        "rows": 14,
-        "payload_bytes": 14 * ROW_BYTES,
-    }
-    header = DataHeader(codec=PayloadCodec.RAW, **(fields | changes))
-    return encode_data_header(header) + bytes(header.payload_bytes)
-
-
-LIES = {
-    "other rows": lambda liar, request: liar.data.sendall(frame(request, first_row=1)),
-    "another size": lambda liar, request: liar.data.sendall(frame(request, payload_bytes=14 * ROW_BYTES - 2)),
-    "a layer twice": lambda liar, request: liar.data.sendall(frame(request) + frame(request)),
-    "layers out of order": lambda liar, request: liar.data.sendall(
-        frame(request, layer=3, payload_bytes=14 * 2 * 3 * 12) + frame(request)
-    ),
-    "another request": lambda liar, request: liar.data.sendall(frame(request + 1)),
-    "done too early": lambda liar, request: liar.say(
-        WireFinished(request=request, payload_bytes=0, tail_us=0)
-    ),
-    "garbage": lambda liar, request: liar.data.sendall(b"\xff" * 100),
-    "garbage on the control connection": lambda liar, request: liar.control.sendall(b"\xff" * 100),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", [*LIES, *LATE_LIES])
 def test_a_lying_worker_is_refused_and_its_request_goes_on_at_home(
     waiting: tuple[ClientSide, WorkerSide], lie: str
 ) -> None:
     client, worker = waiting
     request = next(_requests)
-    liar = LyingWorker(client, worker.identity)
+    liar = LyingWorker(
+        lambda protocol: dial(client.port or 0, worker.identity, client.identity, protocol), dials=True
+    )
     try:
         client.wait_ready()
         client.ask(request, 40)
-        liar.wait_for(PrefillAsked)
-        liar.say(Accepted(request=request, reused_tokens=0))
+        liar.accept()
         with contextlib.suppress(OSError):
-            LIES[lie](liar, request)
+            (LIES | LATE_LIES)[lie](liar)
         failed = client.wait_end(request)
         assert isinstance(failed, Failed) and failed.code == "protocol"
-        assert client.commits(request) == []
+        assert len(client.commits(request)) == (lie in LATE_LIES)
         assert is_closed(liar.control)
     finally:
         liar.close()
@@ -350,6 +260,19 @@ def test_callers_that_are_turned_away_do_not_fill_the_log(
         f"{n} more like it in the last minute: {sentence}"
         for n, sentence in zip((57, 2, 1), said, strict=True)
     ]
+
+
+def test_a_mistake_that_a_caller_finds_ends_his_call_and_is_told(
+    courier: Courier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(connection: object) -> None:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr("engine.handoff.courier.shake_hands", find)
+    with caplog.at_level("INFO", logger="engine.handoff.courier"):
+        greet(courier, b"hello", b"hello")
+    (record,) = caplog.records
+    assert record.exc_info is not None and record.exc_info[0] is KeyError
 
 
 def introduce_worker(client: ClientSide, worker: WorkerSide) -> None:

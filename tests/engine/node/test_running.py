@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from engine.node.running import announce, list_running
 
 ANNOUNCE = """
@@ -51,6 +53,16 @@ def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path: Path) -> None:
     with announce({"role": "serve"}, tmp_path / "file" / "notes"):
         pass
     assert list_running(tmp_path / "file" / "notes") == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+def test_a_disk_without_room_does_no_harm(tmp_path: Path) -> None:
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n{ANNOUNCE}"
+    ended = subprocess.run(
+        [sys.executable, "-c", limited, str(tmp_path)], input="", capture_output=True, text=True, timeout=30
+    )
+    assert (ended.returncode, ended.stdout) == (0, "announced\n"), ended.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_note_is_passed_over(tmp_path: Path) -> None:
