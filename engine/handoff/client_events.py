@@ -26,7 +26,9 @@ class Accepted:
 class Committed:
     """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for.
 
-    `payload_bytes` are of everything committed for the request by now.
+    `payload_bytes` are of everything committed for the request by now. The worker's compute of this chunk took
+    `compute_ms` and ended at `computed_s` of `time.monotonic`, None where its clock is not known yet. `layers` is how
+    its layers came, as `handoff.telemetry.pack_layers` has them.
     """
 
     request_id: int
@@ -34,6 +36,9 @@ class Committed:
     stop: int
     final: bool
     payload_bytes: int
+    compute_ms: float
+    computed_s: float | None
+    layers: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,8 @@ class Finished:
     """The worker is done, and the courier will write no more.
 
     `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
-    acknowledgement of the final commit. `compute_ms` and those of each chunk are the worker's, `receive_ms` is the time
-    from the first frame that was whole to the last.
+    acknowledgement of the final commit. `compute_ms` is the worker's, `receive_ms` is the time from the first frame
+    that was whole to the last.
     """
 
     request_id: int
@@ -50,7 +55,6 @@ class Finished:
     overlap: float
     tail_ms: float
     compute_ms: float = 0.0
-    chunk_compute_ms: tuple[float, ...] = ()
     receive_ms: float = 0.0
 
 

@@ -17,6 +17,7 @@ from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.handoff import channel as ch
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
+from engine.handoff.telemetry import pack_layers
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, buffers
 from engine.wire.client import (
     ChunkCommitted,
@@ -289,6 +290,9 @@ class ClientLink(Link):
                             stop=event.stop,
                             final=event.final,
                             payload_bytes=event.payload_bytes,
+                            compute_ms=event.compute_us / 1e3,
+                            computed_s=None if event.computed_us is None else event.computed_us / 1e6,
+                            layers=pack_layers(event.layers),
                         )
                     )
                 case RequestFinished():
@@ -345,7 +349,6 @@ def _finished(event: RequestFinished) -> ch.AskFinished:
         first_byte_us=event.first_byte_us,
         last_byte_us=event.last_byte_us,
         compute_us=compute.ended_us - compute.started_us,
-        chunk_compute_us=compute.chunk_compute_us,
     )
 
 
@@ -424,7 +427,15 @@ class WorkerLink(Link):
         self._if_live(request, queue_frame, wake=False)
 
     def commit(self, message: ch.CommitChunk) -> None:
-        self._if_live(message.request, lambda: self._connection.commit(message.request, chunk=message.chunk))
+        self._if_live(
+            message.request,
+            lambda: self._connection.commit(
+                message.request,
+                chunk=message.chunk,
+                started_us=message.started_us,
+                ended_us=message.ended_us,
+            ),
+        )
 
     def computed(self, message: ch.Computed) -> None:
         self._if_live(
@@ -441,7 +452,6 @@ class WorkerLink(Link):
                     message.request,
                     started_us=message.started_us,
                     ended_us=message.ended_us,
-                    chunk_compute_us=message.chunk_compute_us,
                 )
             ),
             wake=False,

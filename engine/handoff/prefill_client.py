@@ -172,6 +172,9 @@ class PrefillClient:
                         stop=message.stop,
                         final=message.final,
                         payload_bytes=message.payload_bytes,
+                        compute_ms=message.compute_ms,
+                        computed_s=message.computed_s,
+                        layers=message.layers,
                     )
                 )
             case ch.AskFinished():
@@ -185,7 +188,6 @@ class PrefillClient:
                         overlap=message.overlap,
                         tail_ms=message.tail_us / 1000,
                         compute_ms=record.compute_ms,
-                        chunk_compute_ms=record.chunk_compute_ms,
                         receive_ms=record.receive_ms,
                     )
                 )
@@ -233,7 +235,6 @@ def _record(finished: ch.AskFinished) -> HandoffRecord:
         overlap=finished.overlap,
         tail_ms=finished.tail_us / 1000,
         compute_ms=finished.compute_us / 1000,
-        chunk_compute_ms=tuple(us / 1000 for us in finished.chunk_compute_us),
         receive_ms=(finished.last_byte_us - finished.first_byte_us) / 1000,
     )
 

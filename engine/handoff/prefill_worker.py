@@ -57,7 +57,7 @@ class _Job:
     is_cancelled: bool = False
     fault: Exception | None = None
     started_us: int = 0
-    chunk_compute_us: list[int] = field(default_factory=list)
+    n_committed: int = 0
 
     @property
     def key(self) -> Key:
@@ -210,7 +210,7 @@ class PrefillWorker:
         """Send what the chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
         if job.is_stopped:
             return
-        asked, index, final = job.asked, len(job.chunk_compute_us), chunk == job.chunks[-1]
+        asked, index, final = job.asked, job.n_committed, chunk == job.chunks[-1]
         try:
             spans = self._prefiller.spans(
                 sequence, layer, *chunk, final=final, start=asked.first, stop=asked.stop
@@ -226,12 +226,12 @@ class PrefillWorker:
 
     def _computed(self, job: _Job, chunk: Chunk, begun_us: int, ended_us: int) -> None:
         """Tell the client of a chunk whose every layer has been pushed."""
-        link, request, index = *job.key, len(job.chunk_compute_us)
+        link, request, index = *job.key, job.n_committed
         try:
             if chunk[1] <= job.asked.first:
                 self._say_computed(job)
                 return
-            job.chunk_compute_us.append(ended_us - begun_us)
+            job.n_committed += 1
             if chunk == job.chunks[-1]:
                 # Before the client can know, as in `_stop`.
                 with self._changed:
@@ -242,10 +242,13 @@ class PrefillWorker:
                         request=request,
                         started_us=job.started_us,
                         ended_us=ended_us,
-                        chunk_compute_us=tuple(job.chunk_compute_us),
                     )
                 )
-            self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
+            self._courier.send(
+                ch.CommitChunk(
+                    link=link, request=request, chunk=index, started_us=begun_us, ended_us=ended_us
+                )
+            )
         except ProcessFailed as error:
             job.fault = error
 

@@ -34,7 +34,7 @@ from engine.wire.compatibility import (
     check_versions,
     common_codecs,
 )
-from engine.wire.connection import Clock, Connection, ConnectionState, Event, unexpected
+from engine.wire.connection import Clock, ClockSample, Connection, ConnectionState, Event, unexpected
 from engine.wire.geometry import HandoffPlan
 from engine.wire.limits import MAX_FENCES, MAX_REQUESTS, MAX_STREAM_CONTROL_BYTES, STALL_TIMEOUT_S
 from engine.wire.messages import (
@@ -84,10 +84,25 @@ class RequestProgressed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LayerArrival:
+    """When the worker had queued one layer of a chunk, and its first and its last byte came, all by our clock.
+
+    `queued_us` is None as long as the clocks have not been compared.
+    """
+
+    layer: int
+    queued_us: int | None
+    first_byte_us: int
+    last_byte_us: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkCommitted(Event):
     """Positions [first, stop) of every layer are in memory; with `final`, windows and states too.
 
-    `payload_bytes` are of all chunks committed by now.
+    `payload_bytes` are of all chunks committed by now. The worker's compute of this one took `compute_us` and ended at
+    `computed_us` of our clock, None as long as the clocks have not been compared.
     """
 
     request: int
@@ -95,6 +110,9 @@ class ChunkCommitted(Event):
     stop: int
     final: bool
     payload_bytes: int
+    compute_us: int
+    computed_us: int | None
+    layers: tuple[LayerArrival, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +188,9 @@ class _Handoff:
     state: RequestState = RequestState.ASKED
     committed_chunks: int = 0
     announced_chunks: int = 0
-    arrived: dict[int, set[int]] = field(default_factory=dict)
+    announced: dict[int, Commit] = field(default_factory=dict)
+    begun: dict[tuple[int, int], int] = field(default_factory=dict)
+    arrived: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
     last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     received_bytes: int = 0
@@ -395,6 +415,9 @@ class ClientConnection(Connection):
         said = (commit.first, commit.stop, commit.layers, commit.payload_bytes)
         if said != due:
             raise ProtocolError(f"commit of chunk {chunk} over {said} where {due} was planned")
+        if len(commit.queued_us) != len(parts) or commit.ended_us < commit.started_us:
+            raise ProtocolError(f"commit of chunk {chunk} with times that cannot be")
+        handoff.announced[chunk] = commit
         handoff.announced_chunks += 1
 
     def _commit_ready(self, handoff: _Handoff, events: list[Event]) -> None:
@@ -402,20 +425,35 @@ class ClientConnection(Connection):
             chunk = handoff.committed_chunks
             if len(handoff.arrived.get(chunk, ())) < handoff.plan.n_parts(chunk):
                 return
-            handoff.arrived.pop(chunk, None)
             handoff.committed_chunks += 1
-            handoff.committed_bytes += sum(part.payload_bytes for part in handoff.plan.parts(chunk))
-            first, stop = handoff.plan.chunks[chunk]
             self._send(CommitAck(request=handoff.request, chunk=chunk))
-            events.append(
-                ChunkCommitted(
-                    request=handoff.request,
-                    first=first,
-                    stop=stop,
-                    final=handoff.plan.is_final(chunk),
-                    payload_bytes=handoff.committed_bytes,
+            events.append(self._committed(handoff, chunk))
+
+    def _committed(self, handoff: _Handoff, chunk: int) -> ChunkCommitted:
+        """What is known of a chunk that is whole; its records are dropped."""
+        parts, commit = handoff.plan.parts(chunk), handoff.announced.pop(chunk)
+        arrived = handoff.arrived.pop(chunk, {})
+        clocks = self.best_clock_sample
+        handoff.committed_bytes += sum(part.payload_bytes for part in parts)
+        return ChunkCommitted(
+            request=handoff.request,
+            first=commit.first,
+            stop=commit.stop,
+            final=handoff.plan.is_final(chunk),
+            payload_bytes=handoff.committed_bytes,
+            compute_us=commit.ended_us - commit.started_us,
+            computed_us=_our_time(clocks, commit.ended_us),
+            layers=tuple(
+                LayerArrival(
+                    layer=part.layer,
+                    queued_us=_our_time(clocks, queued_us),
+                    first_byte_us=arrived[part.layer][0],
+                    last_byte_us=arrived[part.layer][1],
+                    payload_bytes=part.payload_bytes,
                 )
-            )
+                for part, queued_us in zip(parts, commit.queued_us, strict=True)
+            ),
+        )
 
     def _finish(self, handoff: _Handoff, finished: Finished, events: list[Event]) -> None:
         if handoff.committed_chunks < len(handoff.plan.chunks):
@@ -442,8 +480,8 @@ class ClientConnection(Connection):
 
     def _received_before(self, handoff: _Handoff, worker_us: int) -> int:
         """Bytes of frames that had arrived whole at that time of the worker's clock."""
-        offset_us = self.best_clock_sample.offset_us if self.best_clock_sample else 0
-        due_us = worker_us - offset_us
+        clocks = self.best_clock_sample
+        due_us = worker_us - (clocks.offset_us if clocks else 0)
         received = 0
         for arrived_us, payload_bytes in handoff.arrivals:
             if arrived_us > due_us:
@@ -478,6 +516,7 @@ class ClientConnection(Connection):
         if (header.chunk, header.layer) <= handoff.last_on_stream.get(stream, (-1, -1)):
             raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came out of order")
         handoff.last_on_stream[stream] = (header.chunk, header.layer)
+        handoff.begun[header.chunk, header.layer] = self._clock()
         landing = handoff.landings[header.layer]
         if landing.kind is LayerKind.RECURRENT:
             return ((landing.state_offset, part.state_bytes),)
@@ -496,7 +535,8 @@ class ClientConnection(Connection):
         now_us = self._clock()
         handoff.first_byte_us = handoff.first_byte_us or now_us
         handoff.progressed_us = now_us
-        handoff.arrived.setdefault(header.chunk, set()).add(header.layer)
+        begun_us = handoff.begun.pop((header.chunk, header.layer))
+        handoff.arrived.setdefault(header.chunk, {})[header.layer] = (begun_us, now_us)
         handoff.arrivals.append((now_us, header.payload_bytes))
         handoff.received_bytes += header.payload_bytes
         if handoff.state is not RequestState.DRAINING:
@@ -610,6 +650,11 @@ class DataStream:
         if data is None:
             raise ProtocolError("a payload without its header")
         return self._connection.end_data(data)
+
+
+def _our_time(clocks: ClockSample | None, worker_us: int) -> int | None:
+    """A time of the worker's clock by ours, as far as pings can tell."""
+    return None if clocks is None else worker_us - clocks.offset_us
 
 
 def _checked_landings(plan: HandoffPlan, landings: tuple[Landing, ...]) -> dict[int, Landing]:

@@ -224,7 +224,11 @@ class Progress(Message, frozen=True, tag="progress"):
 
 
 class Commit(Message, frozen=True, tag="commit"):
-    """Worker: everything of this chunk has been queued: positions, number of layer frames, payload bytes."""
+    """Worker: everything of this chunk has been queued: positions, number of layer frames, payload bytes.
+
+    It was computed from `started_us` to `ended_us`, and its frames were queued at `queued_us`, in their order. Times
+    are of the worker's clock.
+    """
 
     request: RequestId
     chunk: ChunkIndex
@@ -232,6 +236,9 @@ class Commit(Message, frozen=True, tag="commit"):
     stop: Position
     layers: Count
     payload_bytes: Bytes
+    started_us: Microseconds
+    ended_us: Microseconds
+    queued_us: Annotated[tuple[Microseconds, ...], Meta(max_length=MAX_LAYERS)]
 
 
 class CommitAck(Message, frozen=True, tag="commit_ack"):
@@ -247,7 +254,6 @@ class ComputeDone(Message, frozen=True, tag="compute_done"):
     request: RequestId
     started_us: Microseconds
     ended_us: Microseconds
-    chunk_compute_us: Annotated[tuple[Microseconds, ...], Meta(max_length=MAX_CHUNKS)]
 
 
 class Finished(Message, frozen=True, tag="finished"):

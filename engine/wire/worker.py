@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import ProtocolError
 from engine.wire.codec import (
@@ -136,8 +136,8 @@ class _Job:
     request: int
     plan: HandoffPlan
     state: JobState = JobState.WAITING
-    pushed_layers: int = 0
     last_pushed_layer: int = -1
+    queued_us: list[int] = field(default_factory=list)
     committed_chunks: int = 0
     acknowledged_chunks: int = 0
     payload_bytes: int = 0
@@ -197,7 +197,7 @@ class WorkerConnection(Connection):
             planned = 0 if part is None else part.payload_bytes
             raise ValueError(f"{payload_bytes} bytes for layer {layer} of chunk {chunk}, not {planned}")
         job.last_pushed_layer = layer
-        job.pushed_layers += 1
+        job.queued_us.append(self._clock())
         job.payload_bytes += payload_bytes
         return DataHeader(
             request=request,
@@ -209,15 +209,15 @@ class WorkerConnection(Connection):
             payload_bytes=payload_bytes,
         )
 
-    def commit(self, request: int, *, chunk: int) -> None:
-        """All of that chunk has been pushed."""
+    def commit(self, request: int, *, chunk: int, started_us: int, ended_us: int) -> None:
+        """All of that chunk has been pushed; it was computed between these times of this connection's clock."""
         job = self._step(request, Step.COMMIT)
         plan = job.plan
-        if chunk != job.committed_chunks or job.pushed_layers != plan.n_parts(chunk):
-            raise ValueError(f"commit of chunk {chunk} with {job.pushed_layers} layers pushed")
+        if chunk != job.committed_chunks or len(job.queued_us) != plan.n_parts(chunk):
+            raise ValueError(f"commit of chunk {chunk} with {len(job.queued_us)} layers pushed")
         first, stop = plan.chunks[chunk]
         job.committed_chunks += 1
-        job.pushed_layers = 0
+        queued_us, job.queued_us = job.queued_us, []
         job.last_pushed_layer = -1
         self._send(
             Commit(
@@ -227,20 +227,17 @@ class WorkerConnection(Connection):
                 stop=stop,
                 layers=plan.n_parts(chunk),
                 payload_bytes=sum(part.payload_bytes for part in plan.parts(chunk)),
+                started_us=started_us,
+                ended_us=ended_us,
+                queued_us=tuple(queued_us),
             )
         )
 
-    def compute_done(
-        self, request: int, *, started_us: int, ended_us: int, chunk_compute_us: tuple[int, ...]
-    ) -> list[Event]:
+    def compute_done(self, request: int, *, started_us: int, ended_us: int) -> list[Event]:
         """The last compute ended at `ended_us` of this connection's clock; what follows is the tail."""
         job = self._step(request, Step.COMPUTED)
         job.compute_ended_us = ended_us
-        self._send(
-            ComputeDone(
-                request=request, started_us=started_us, ended_us=ended_us, chunk_compute_us=chunk_compute_us
-            )
-        )
+        self._send(ComputeDone(request=request, started_us=started_us, ended_us=ended_us))
         events: list[Event] = []
         self._finish_when_complete(job, events)
         return events
