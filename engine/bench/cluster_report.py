@@ -178,7 +178,7 @@ def render(report: ClusterReport) -> str:
     n_samples = len(report.rows[0].samples)
     notes = [
         f"medians of {n_samples} taken in turns, the lowest and the highest in brackets; prompt processing ends with "
-        "the first token",
+        "the first token, and where the worker computes slower than the link carries, goodput is the worker's pace",
         *report.notes,
         f"processor: {report.processor}",
     ]
