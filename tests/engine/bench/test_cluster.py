@@ -320,20 +320,26 @@ def test_engines_of_its_own_give_every_row(
     assert "on this computer" in report["joined"] and "joined over TLS" in said.err
 
 
+@pytest.mark.parametrize("has_other", [True, False])
 def test_a_worker_that_runs_already_is_used(
-    smollm2_path: Path, no_pause: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    has_other: bool, smollm2_path: Path, no_pause: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, there = (Identity.load_or_create(tmp_path / name) for name in ("here", "there"))
     words = ["worker", "--model", str(smollm2_path), "--listen", "127.0.0.1:0"]
     words += ["--identity", str(tmp_path / "there"), "--trust", here.fingerprint]
-    with Child("worker", words, tmp_path / "worker.log") as worker:
+    with fake() as endpoint, Child("worker", words, tmp_path / "worker.log") as worker:
         address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}"
         joining = ["--worker", address, "--trust", there.fingerprint, "--identity", str(tmp_path / "here")]
+        joining += ["--other", f"127.0.0.1:{endpoint.server_port}"] if has_other else []
         assert main(["bench", "cluster", "--model", str(smollm2_path), *SMALL, *joining]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert address in report["joined"]
     other = [row for row in report["rows"] if row["way"] == "other"]
-    assert all(row["prompt_ms"]["median"] > 0 and row["decode_tps"] is None for row in other)
-    assert address in report["joined"] and "--other" in report["notes"][0]
+    if has_other:
+        assert [row["prompt_ms"]["median"] for row in other] == [96, 192] and not report["notes"]
+    else:
+        assert all(row["prompt_ms"]["median"] > 0 and row["decode_tps"] is None for row in other)
+        assert "--other names its endpoint" in report["notes"][0]
 
 
 def test_a_worker_that_is_not_there_is_named(
