@@ -517,7 +517,8 @@ class EngineLoop:
         """
         slot = generation.slot
         self._generations[slot] = None
-        if self._scheduler.slots[slot].lent:
+        # Of a handoff that has come whole only its figures are still under way, which a cancel would lose.
+        if self._scheduler.slots[slot].lent and self._scheduler.slots[slot].state is not SlotState.DECODE:
             self._remote.cancel(slot)
         self._scheduler.finish(slot)
         self.journal.ended(generation.timeline, event, self._clock())

@@ -82,6 +82,7 @@ def test_figures_that_come_after_the_answer_are_still_written_down():
             bench.client.commit(number)
         assert answer.last.timings.handoff.tail_ms is None
         assert bench.loop.journal.timelines.of_slot(0).figures is None
+        assert not bench.client.asked[number].cancelled
         bench.client.finish(number)
         assert isinstance(bench.ask("x", slot=0).last, Finished)
         told = [item.timeline for item in news(bench) if isinstance(item, RequestNews)]
