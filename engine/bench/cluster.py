@@ -276,9 +276,8 @@ def _handed(endpoint: Endpoint, request_id: str, handoff: dict[str, Any]) -> Han
         raise HostError(f"the worker did not prefill a prompt that it was asked for: {handoff['detail']}")
     deadline = time.monotonic() + _FIGURES_TIMEOUT_S
     while True:
-        timelines = [slot["timeline"] for slot in endpoint.get("/slots") if slot.get("timeline")]
-        figures = next((t["handoff"] for t in timelines if t["id"] == request_id), None)
-        if figures is not None and figures["tail_ms"] is not None:
+        figures = endpoint.get(f"/requests/{request_id}")["handoff"]
+        if figures["tail_ms"] is not None:
             return Handed(
                 n_bytes=figures["bytes"],
                 n_reused=figures["reused_tokens"],
@@ -327,12 +326,22 @@ def _real_engines(args: argparse.Namespace, path: Path, folder: Path, *, n_ctx: 
             decoder.check()
             note = endpoint.get("/worker")["note"]
             raise HostError(f"--worker {args.worker}: the worker is not connected: {note}") from error
+        other = Endpoint(*split_address(args.other)) if args.other else None
+        if other is not None and _model(other) != _model(endpoint):
+            raise UserError(
+                f"--other {args.other}: it answers with {_model(other)}, and here it is {_model(endpoint)}: "
+                "start both with the same --model"
+            )
         yield Engines(
             cluster=endpoint,
-            other=Endpoint(*split_address(args.other)) if args.other else None,
+            other=other,
             joined=f"this computer decodes, the worker at {args.worker} prefills, joined over TLS",
             children=(decoder,),
         )
+
+
+def _model(endpoint: Endpoint) -> str:
+    return str(endpoint.get("/v1/models")["data"][0]["id"])
 
 
 def _notes(engines: Engines) -> tuple[str, ...]:

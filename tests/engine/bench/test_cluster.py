@@ -37,15 +37,18 @@ class FakeEndpoint(ThreadingHTTPServer):
         self.held: list[int] = []
         self.prefill: str | None = None
         self.late_figures = 0
-        self._timeline: dict[str, Any] | None = None
+        self.model = "smollm2-135m"
+        self._timeline: dict[str, Any] = {}
         self._ids = itertools.count()
 
-    def slots(self) -> list[dict[str, Any]]:
-        slot = {"id": 0, "state": "idle", "n_ctx": 4096, "n_cached_tokens": 0, "timeline": self._timeline}
+    def get(self, path: str) -> dict[str, Any]:
+        if path == "/v1/models":
+            return {"data": [{"id": self.model}]}
+        assert path == f"/requests/{self._timeline['id']}"
         if self.late_figures:
             self.late_figures -= 1
-            return [slot | {"timeline": {"id": "other", "handoff": None}}]
-        return [slot]
+            return self._timeline | {"handoff": {"tail_ms": None}}
+        return self._timeline
 
     def answer(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         self.asked.append(body)
@@ -87,8 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakeEndpoint
 
     def do_GET(self) -> None:
-        assert self.path == "/slots"
-        self._send(json.dumps(self.server.slots()).encode())
+        self._send(json.dumps(self.server.get(self.path)).encode())
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -331,8 +333,13 @@ def test_a_worker_that_runs_already_is_used(
         address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}"
         joining = ["--worker", address, "--trust", there.fingerprint, "--identity", str(tmp_path / "here")]
         joining += ["--other", f"127.0.0.1:{endpoint.server_port}"] if has_other else []
-        assert main(["bench", "cluster", "--model", str(smollm2_path), *SMALL, *joining]) == 0
-    report = json.loads(capsys.readouterr().out)
+        words = ["bench", "cluster", "--model", str(smollm2_path), *SMALL, *joining]
+        assert main(words) == 0
+        report = json.loads(capsys.readouterr().out)
+        if has_other:
+            endpoint.model = "another"
+            assert main(words) == 2
+            assert "it answers with another, and here it is smollm2-135m" in capsys.readouterr().err
     assert address in report["joined"]
     other = [row for row in report["rows"] if row["way"] == "other"]
     if has_other:
