@@ -215,7 +215,8 @@ class _Client:
         self._endpoints = {Way.HERE: engines.cluster, Way.OTHER: engines.other, Way.BOTH: engines.cluster}
         self.ways = [way for way in Way if self._endpoints[way] is not None]
         self._n_decode = n_decode
-        self._text: list[int] = engines.cluster.ask("/tokenize", {"content": _TEXT})["tokens"]
+        # Each token once: prompts that begin with different ones of them are different.
+        self._text = list(dict.fromkeys(engines.cluster.ask("/tokenize", {"content": _TEXT})["tokens"]))
         self._numbers = itertools.count()
 
     def _new_prompt(self, n_tokens: int) -> list[int]:

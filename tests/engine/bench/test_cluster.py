@@ -22,7 +22,7 @@ from engine.errors import HostError
 from engine.node.endpoint import Endpoint
 from engine.node.identity import Identity
 
-CONFIG = ClusterConfig(prompts=(40, 120), n_decode=5, repetitions=3)
+CONFIG = ClusterConfig(prompts=(40, 120), n_decode=5, repetitions=20)
 TIMEOUT_S = 60.0
 
 
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/tokenize":
-            self._send(json.dumps({"tokens": list(range(5, 90))}).encode())
+            self._send(json.dumps({"tokens": [*range(5, 90), 5, 6]}).encode())
             return
         assert self.path == "/v1/completions" and body["stream"] and body["ignore_eos"]
         parts = [f"data: {json.dumps(part)}\n\n" for part in self.server.answer(body)]
