@@ -19,7 +19,7 @@ help:
 	@echo "make test    format, lint, import rules, types and tests"
 	@echo "make soak    the long tests: fuzzing, kills, endurance"
 	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
-	@echo "make bench   speed, quality and handoff of MODEL ($(MODEL)), beside llama.cpp after make peer"
+	@echo "make bench   every benchmark, of MODEL ($(MODEL)), beside llama.cpp after make peer"
 	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
 	@echo "make clean   remove what was built here; models stay in the user's cache"
 
@@ -48,6 +48,7 @@ bench: .venv/ready
 	$(BATON) bench speed --model $(MODEL) $(PEER)
 	$(BATON) bench quality --model $(MODEL) $(PEER)
 	$(BATON) bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
+	$(BATON) bench cluster --model $(MODEL)
 
 peer: .venv/ready
 	sh installers/prepare.sh compiler

@@ -325,6 +325,15 @@ PEER = Setting(
     example=f"192.168.1.20:{COURIER_PORT}",
     help='the worker that prefills prompts for this computer; "-" reads it from standard input',
 )
+WORKER = Setting(
+    name="worker",
+    kind=str,
+    default=None,
+    metavar="HOST:PORT",
+    check=_called_address_fault,
+    example=f"192.168.1.20:{COURIER_PORT}",
+    help="the worker on the other computer (default: one is started on this one)",
+)
 LISTEN = Setting(
     name="listen",
     kind=str,

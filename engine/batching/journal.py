@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.batching.feed import Feed
 from engine.batching.request import Failed, Finished, Handoff
@@ -56,7 +56,7 @@ News = RequestNews | ChunkNews | LinkNews | SlotsNews
 class Journal:
     """`timelines`, `totals` and `feed` may be read from any thread; the methods are the engine's alone.
 
-    Times come in as seconds of the engine's clock; `wall` gives the time of day.
+    Times come in as seconds of the engine's clock, which is the couriers'; `wall` gives the time of day.
     """
 
     def __init__(self, *, n_slots: int, wall: Callable[[], float] = time.time) -> None:
@@ -108,7 +108,8 @@ class Journal:
     def computed(self, timeline: Timeline, first: int, stop: int, compute_ms: float, now: float) -> None:
         """A chunk was computed here."""
         self._chunk(
-            timeline, Chunk(first=first, stop=stop, remote=False, at=now, compute_ms=compute_ms, bytes=0)
+            timeline,
+            Chunk(first=first, stop=stop, remote=False, at=now, compute_ms=compute_ms, computed_at=now),
         )
 
     def committed(self, timeline: Timeline, event: handoff.Committed, now: float) -> None:
@@ -116,7 +117,16 @@ class Journal:
         n_bytes = self._add_bytes(timeline, event.payload_bytes)
         self._chunk(
             timeline,
-            Chunk(first=event.first, stop=event.stop, remote=True, at=now, compute_ms=None, bytes=n_bytes),
+            Chunk(
+                first=event.first,
+                stop=event.stop,
+                remote=True,
+                at=now,
+                compute_ms=event.compute_ms,
+                computed_at=event.computed_s,
+                n_bytes=n_bytes,
+                layers=event.layers,
+            ),
         )
 
     def handed_over(self, timeline: Timeline, event: handoff.Finished) -> None:
@@ -132,15 +142,17 @@ class Journal:
             codec=event.codec,
             codec_reason=event.codec_reason,
         )
-        timeline.add_figures(figures, event.chunk_compute_ms)
         totals = self.totals
         totals.wire_bytes += figures.wire_bytes
         totals.overlap.add(figures.overlap)
         totals.tail_s.add(figures.tail_ms / 1000.0)
+        totals.receive_s += figures.receive_ms / 1000.0
+        totals.hidden_s += figures.hidden_ms / 1000.0
         goodput = figures.goodput
         if goodput is not None:
             totals.goodput = goodput
             totals.best_goodput = max(goodput, totals.best_goodput)
+        timeline.figures = replace(figures, best_goodput=totals.best_goodput or None)
         self._tell(timeline, with_chunks=True)
 
     def fell_back(self, timeline: Timeline, event: handoff.Failed, now: float) -> None:

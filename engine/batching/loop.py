@@ -108,7 +108,8 @@ class EngineLoop:
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         route: RouteConfig | None = None,
         prefixes: PrefixCache | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        # The couriers', so that what they have seen can stand in one timeline with what the loop has.
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.n_ctx = pool.spec.n_ctx
         self.n_slots = pool.spec.n_slots
@@ -567,7 +568,8 @@ class EngineLoop:
         """
         slot = generation.slot
         self._generations[slot] = None
-        if self._scheduler.slots[slot].lent:
+        # Of a handoff that has come whole only its figures are still under way, which a cancel would lose.
+        if self._scheduler.slots[slot].lent and self._scheduler.slots[slot].state is not SlotState.DECODE:
             self._remote.cancel(slot)
         self._scheduler.finish(slot)
         self.journal.ended(generation.timeline, event, self._clock())

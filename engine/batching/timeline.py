@@ -9,31 +9,39 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.batching.request import Handoff
+from engine.handoff.telemetry import PACKED_LAYER_BYTES
 
-# Requests that are remembered after their end: what a person scrolls back through, in well under a megabyte.
+# Requests that are remembered after their end: what a person scrolls back through, in a few megabytes at most.
 KEPT_REQUESTS = 64
 
-# Chunks of one request that are kept one by one, which is 128 Ki tokens at the usual size; the others are counted.
+# Chunks of one request that are kept one by one, which is 128 Ki tokens at the usual size; of more the first ones and
+# the last, where the tail is.
 MAX_KEPT_CHUNKS = 256
+
+# Bytes of packed layers that are kept of one request: 32 Ki tokens of a model with 30 layers; then as with chunks.
+MAX_LAYER_BYTES = 2048 * PACKED_LAYER_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
     """Positions [first, stop) of a prompt are in the cache since `at`, in seconds of the engine's clock.
 
-    `compute_ms` is of the step that computed it here; on the worker it is known when the handoff is over. `bytes` of K
-    and V came from the worker, 0 for a chunk computed here.
+    The step or the worker's pass that computed it took `compute_ms` and ended at `computed_at`, None where the worker's
+    clock was not known yet. `n_bytes` of K and V came from the worker, and `layers` is how, as
+    `handoff.telemetry.pack_layers` has them; nothing for a chunk computed here.
     """
 
     first: int
     stop: int
     remote: bool
     at: float
-    compute_ms: float | None
-    bytes: int
+    compute_ms: float
+    computed_at: float | None
+    n_bytes: int = 0
+    layers: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +68,8 @@ class Fallback:
 class Figures:
     """A handoff that ran to its end; see `handoff.telemetry.HandoffRecord` for the clocks.
 
-    `bytes` of K and V came as `wire_bytes`, by the codec named, for the reason given in words.
+    `bytes` of K and V came as `wire_bytes`, by the codec named, for the reason given in words. `best_goodput` is the
+    highest of the link so far, this one's included; None where no handoff has told any.
     """
 
     bytes: int
@@ -71,11 +80,17 @@ class Figures:
     wire_bytes: int = 0
     codec: str = ""
     codec_reason: str = ""
+    best_goodput: float | None = None
 
     @property
     def hidden_ms(self) -> float:
         """How much of the receiving took no time of its own, because the worker was still computing."""
         return max(0.0, self.receive_ms - self.tail_ms)
+
+    @property
+    def hidden_share(self) -> float | None:
+        """Of the receiving; None where all came at once."""
+        return self.hidden_ms / self.receive_ms if self.receive_ms > 0 else None
 
     @property
     def goodput(self) -> float | None:
@@ -117,7 +132,6 @@ class Timeline:
     n_handoffs: int = 0
     bytes: int = 0
     bytes_before: int = 0
-    chunks_before: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     n_chunks: int = 0
     outcome: str | None = None
@@ -139,31 +153,13 @@ class Timeline:
         """The worker is asked; what comes from here on is this handoff's."""
         self.n_handoffs += 1
         self.bytes_before = self.bytes
-        self.chunks_before = self.n_chunks
 
     def add_chunk(self, chunk: Chunk) -> None:
         self.n_chunks += 1
         self.n_processed = chunk.stop
-        if len(self.chunks) < MAX_KEPT_CHUNKS:
-            self.chunks.append(chunk)
-
-    def add_figures(self, figures: Figures, chunk_compute_ms: tuple[float, ...]) -> None:
-        """What is known at a handoff's end, and each chunk's compute where the worker cut the prompt as we did."""
-        self.figures = figures
-        before, came = self.chunks[: self.chunks_before], self.chunks[self.chunks_before :]
-        if len(self.chunks) != self.n_chunks or len(came) != len(chunk_compute_ms):
-            return
-        self.chunks = before + [
-            Chunk(
-                first=chunk.first,
-                stop=chunk.stop,
-                remote=True,
-                at=chunk.at,
-                compute_ms=compute_ms,
-                bytes=chunk.bytes,
-            )
-            for chunk, compute_ms in zip(came, chunk_compute_ms, strict=True)
-        ]
+        if sum(len(kept.layers) for kept in self.chunks) + len(chunk.layers) > MAX_LAYER_BYTES:
+            self.chunks[-1:] = [replace(kept, layers=b"") for kept in self.chunks[-1:]]
+        self.chunks[MAX_KEPT_CHUNKS - 1 :] = [chunk]
 
     def copy(self, *, with_chunks: bool) -> Timeline:
         """As it is now; it may go on."""
@@ -193,6 +189,10 @@ class Timelines:
     def of_slot(self, slot: int) -> Timeline | None:
         """Its current request's, or its last one's. From any thread."""
         return self._slots[slot]
+
+    def find(self, request_id: str) -> Timeline | None:
+        """One that waits, runs, or ended lately. From any thread."""
+        return next((timeline for timeline in self.recent() if timeline.request_id == request_id), None)
 
     def end(self, timeline: Timeline) -> None:
         self._live.pop(timeline.request_id, None)

@@ -58,6 +58,7 @@ class Totals:
     """Since the engine's start. A prompt's tokens count when its request is over, by where they came from.
 
     `wire_bytes` are what came over the link in handoffs that ran to their end.
+    Handoffs came in for `receive_s`, of which `hidden_s` took no time of their own, as the worker was still computing.
     `goodput` and `best_goodput` are bytes a second: of the last handoff, and the highest of all.
     """
 
@@ -67,6 +68,8 @@ class Totals:
     generated_tokens: int = 0
     handoff_bytes: int = 0
     wire_bytes: int = 0
+    receive_s: float = 0.0
+    hidden_s: float = 0.0
     goodput: float = 0.0
     best_goodput: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -138,7 +138,12 @@ class SpeedReport:
     @property
     def was_busy(self) -> bool:
         """Whether other programs kept this computer busy when the run began, so that its figures say little."""
-        return self.load_average is not None and self.load_average > _BUSY_SHARE * self.n_cores
+        return is_busy(self.load_average, self.n_cores)
+
+
+def is_busy(load_average: float | None, n_cores: int) -> bool:
+    """Whether a load like that, where it is known, leaves its mark on every figure."""
+    return load_average is not None and load_average > _BUSY_SHARE * n_cores
 
 
 def render(report: SpeedReport, form: str) -> str:
@@ -288,7 +293,7 @@ def _markdown(report: SpeedReport) -> str:
         if row.peer is not None and row.ratio is not None:
             cells += [str(row.peer_n_threads), _plus_minus(row.peer), f"{row.ratio:.2f}x"]
         table.append(cells)
-    return "\n".join([*_table(table, n_text_columns=1), "", *_notes(report)])
+    return "\n".join([*aligned(table, n_text_columns=1), "", *_notes(report)])
 
 
 def _notes(report: SpeedReport) -> list[str]:
@@ -317,7 +322,7 @@ def _notes(report: SpeedReport) -> list[str]:
     return notes
 
 
-def _table(rows: Sequence[Sequence[str]], *, n_text_columns: int) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, n_text_columns: int) -> list[str]:
     """Markdown, its columns aligned; the first `n_text_columns` to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
 

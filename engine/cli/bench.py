@@ -1,4 +1,4 @@
-"""`baton bench speed|quality|handoff`: measurements, each in a module of `engine.bench` with flags of its own."""
+"""`baton bench speed|quality|handoff|cluster`: measurements, each a module of `engine.bench` with its own flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ BENCHES = {
     "speed": "prompt and decode speed, in llama-bench's terms",
     "quality": "how far the packed weights stray from the float32 reference",
     "handoff": "what the handoff costs, with paced compute in place of a model",
+    "cluster": "this computer alone, the other alone, and both together",
 }
 
 EXAMPLE = """\
   baton bench speed --model qwen2.5-coder-0.5b --peer llama.cpp
   baton bench quality --model qwen2.5-coder-0.5b --json
   baton bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
+  baton bench cluster --model qwen2.5-coder-0.5b
   baton bench handoff --help
 """
 

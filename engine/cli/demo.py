@@ -13,14 +13,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.cli.answer import Answer
-from engine.cli.children import Child, ended_together
+from engine.cli.pair import Pair, engine_words, two_engines
 from engine.cli.progress import ProgressBar
-from engine.config import DEVICE, FROM_STDIN, MODEL, PORT, THREADS, WEIGHTS, add_flags
+from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
 from engine.node.library import Library
 
@@ -30,10 +29,6 @@ EXAMPLE = """\
   baton demo --json
   baton demo --keep
 """
-
-# Loading a model of the catalogue takes seconds; a slow disk gets its time.
-_START_TIMEOUT_S = 300.0
-_CONNECT_TIMEOUT_S = 30.0
 
 _MAX_TOKENS = 96
 _CTX = 2048
@@ -93,44 +88,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """The two engines while they run."""
-
-    worker: Child
-    decoder: Child
-    endpoint: Endpoint
-
-
 @contextlib.contextmanager
-def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[_Pair]:
-    from engine.node.identity import Identity
+def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[Pair]:
     from engine.node.scratch import private_folder
 
+    words = engine_words(args, path, n_ctx=_CTX)
     with private_folder("demo") as folder:
-        worker_id = Identity.load_or_create(folder / "worker")
-        decoder_id = Identity.load_or_create(folder / "decoder")
-        common = ["--model", str(path), "--weights", args.weights, "--device", args.device]
-        common += ["--ctx", str(_CTX), "--slots", "1", "--threads", str(args.threads or _threads())]
         _say(args, f"Two engines on this computer, each with {path.name}:")
-        worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
-        worker_words += ["--trust", decoder_id.fingerprint, *common]
-        decoder_words = ["serve", "--port", str(args.port), "--identity", str(folder / "decoder")]
-        decoder_words += ["--peer", FROM_STDIN, "--trust", worker_id.fingerprint, *common]
-        # both load at the same time; the decoder is told where the worker listens once it does
-        with (
-            Child("worker", worker_words, folder / "worker.log") as worker,
-            Child("decoder", decoder_words, folder / "decoder.log") as decoder,
-            ended_together(worker, decoder),
-        ):
-            address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=_START_TIMEOUT_S)['port']}"
-            _say(args, f"  the worker, which prefills the prompt (process {worker.pid})")
-            decoder.tell(address)
-            port = decoder.wait_for("ready", timeout_s=_START_TIMEOUT_S)["port"]
-            _say(args, f"  the decoder, which writes the answer (process {decoder.pid})")
-            decoder.wait_for("worker", timeout_s=_CONNECT_TIMEOUT_S)
-            _say(args, f"  joined over TLS on {address}")
-            yield _Pair(worker=worker, decoder=decoder, endpoint=Endpoint("127.0.0.1", port))
+        with two_engines(words, folder=folder, port=args.port, say=lambda it: _say(args, it)) as pair:
+            yield pair
 
 
 def _ask(endpoint: Endpoint, *, quiet: bool) -> Answer:
@@ -171,7 +137,7 @@ def _table(report: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<18}{value}" for name, value in rows)
 
 
-def _keep(args: argparse.Namespace, pair: _Pair) -> None:
+def _keep(args: argparse.Namespace, pair: Pair) -> None:
     """Leave everything running until Ctrl-C, or until the decoder ends; without the worker it goes on alone."""
     url = pair.endpoint.url
     stream = sys.stderr if args.json else sys.stdout
@@ -195,11 +161,6 @@ def _keep(args: argparse.Namespace, pair: _Pair) -> None:
 def _own_name() -> str:
     """What to type to get this program again."""
     return "baton" if shutil.which("baton") else os.path.relpath(sys.argv[0])
-
-
-def _threads() -> int:
-    """The two take turns, so each may have every core."""
-    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _say(args: argparse.Namespace, sentence: str) -> None:

@@ -137,13 +137,20 @@ class AskProgressed(Message, frozen=True):
 
 
 class AskCommitted(Message, frozen=True):
-    """`payload_bytes` are of all chunks of the request that are committed by now; `place` as in ChunkCommitted."""
+    """`payload_bytes` are of all chunks of the request that are committed by now; `layers` as `pack_layers` has them,
+    `place` as in ChunkCommitted.
+
+    The worker's compute of this chunk ended at `computed_s` of the clock that engine and courier share.
+    """
 
     request: int
     first: int
     stop: int
     final: bool
     payload_bytes: int
+    compute_ms: float
+    computed_s: float | None
+    layers: bytes
     place: int | None = None
 
 
@@ -160,7 +167,6 @@ class AskFinished(Message, frozen=True):
     first_byte_us: int
     last_byte_us: int
     compute_us: int
-    chunk_compute_us: tuple[int, ...]
 
 
 class AskFailed(Message, frozen=True):
@@ -249,11 +255,13 @@ class Push(Message, frozen=True):
 
 
 class CommitChunk(Message, frozen=True):
-    """All of the chunk has been pushed."""
+    """All of the chunk has been pushed; it was computed in this time."""
 
     link: int
     request: int
     chunk: int
+    started_us: int
+    ended_us: int
 
 
 class Computed(Message, frozen=True):
@@ -269,7 +277,6 @@ class ComputeEnded(Message, frozen=True):
     request: int
     started_us: int
     ended_us: int
-    chunk_compute_us: tuple[int, ...]
 
 
 class AbortJob(Message, frozen=True):

@@ -42,7 +42,9 @@ class Committed:
     """Positions [first, stop) are in memory whole; with `final`, that is all that was asked for.
 
     `payload_bytes` are of everything committed for the request by now. Of a request that takes checkpoints, `place` is
-    where windows and states landed that came with this chunk, None if none did.
+    where windows and states landed that came with this chunk, None if none did. The worker's compute of this chunk took
+    `compute_ms` and ended at `computed_s` of `time.monotonic`, None where its clock is not known yet. `layers` is how
+    its layers came, as `handoff.telemetry.pack_layers` has them.
     """
 
     request_id: int
@@ -51,6 +53,9 @@ class Committed:
     final: bool
     payload_bytes: int
     place: int | None = None
+    compute_ms: float
+    computed_s: float | None
+    layers: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +64,8 @@ class Finished:
 
     `payload_bytes` of rows and states came as `wire_bytes`, by the codec named, for the reason given in words.
     `overlap` is the share of bytes received before the worker's compute ended, `tail_ms` the time from there to the
-    acknowledgement of the final commit. `compute_ms` and those of each chunk are the worker's, `receive_ms` is the time
-    from the first frame that was whole to the last.
+    acknowledgement of the final commit. `compute_ms` is the worker's, `receive_ms` is the time from the first frame
+    that was whole to the last.
     """
 
     request_id: int
@@ -68,7 +73,6 @@ class Finished:
     overlap: float
     tail_ms: float
     compute_ms: float = 0.0
-    chunk_compute_ms: tuple[float, ...] = ()
     receive_ms: float = 0.0
     wire_bytes: int = 0
     codec: str = ""

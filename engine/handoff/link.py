@@ -22,6 +22,7 @@ from engine.handoff.codec_choice import CodecChoice, CodecChooser
 from engine.handoff.failure import FailureCode, Going, failure_code
 from engine.handoff.shared import SharedMemory, landing_spans
 from engine.handoff.streams import Load, StreamCount
+from engine.handoff.telemetry import pack_layers
 from engine.handoff.transport import ControlSocket, DataReceiver, DataSender, Outgoing, link_setup, start
 from engine.wire.blocks import BlockCodec, block_codec, packed_blocks
 from engine.wire.client import (
@@ -344,6 +345,9 @@ class ClientLink(Link):
                             final=event.final,
                             payload_bytes=event.payload_bytes,
                             place=event.place,
+                            compute_ms=event.compute_us / 1e3,
+                            computed_s=None if event.computed_us is None else event.computed_us / 1e6,
+                            layers=pack_layers(event.layers),
                         )
                     )
                 case RequestFinished():
@@ -411,7 +415,6 @@ def _finished(event: RequestFinished, choice: CodecChoice) -> ch.AskFinished:
         first_byte_us=event.first_byte_us,
         last_byte_us=event.last_byte_us,
         compute_us=compute.ended_us - compute.started_us,
-        chunk_compute_us=compute.chunk_compute_us,
     )
 
 
@@ -518,7 +521,15 @@ class WorkerLink(Link):
         return packed_blocks(functools.partial(self._packers.get, header.codec, kv_type), spans, memory)
 
     def commit(self, message: ch.CommitChunk) -> None:
-        self._if_live(message.request, lambda: self._connection.commit(message.request, chunk=message.chunk))
+        self._if_live(
+            message.request,
+            lambda: self._connection.commit(
+                message.request,
+                chunk=message.chunk,
+                started_us=message.started_us,
+                ended_us=message.ended_us,
+            ),
+        )
 
     def computed(self, message: ch.Computed) -> None:
         self._if_live(
@@ -535,7 +546,6 @@ class WorkerLink(Link):
                     message.request,
                     started_us=message.started_us,
                     ended_us=message.ended_us,
-                    chunk_compute_us=message.chunk_compute_us,
                 )
             ),
             wake=False,

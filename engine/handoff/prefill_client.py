@@ -188,6 +188,9 @@ class PrefillClient:
                         final=message.final,
                         payload_bytes=message.payload_bytes,
                         place=message.place,
+                        compute_ms=message.compute_ms,
+                        computed_s=message.computed_s,
+                        layers=message.layers,
                     )
                 )
             case ch.AskFinished():
@@ -201,7 +204,6 @@ class PrefillClient:
                         overlap=message.overlap,
                         tail_ms=message.tail_us / 1000,
                         compute_ms=record.compute_ms,
-                        chunk_compute_ms=record.chunk_compute_ms,
                         receive_ms=record.receive_ms,
                         wire_bytes=message.wire_bytes,
                         codec=message.codec,
@@ -252,7 +254,6 @@ def _record(finished: ch.AskFinished) -> HandoffRecord:
         overlap=finished.overlap,
         tail_ms=finished.tail_us / 1000,
         compute_ms=finished.compute_us / 1000,
-        chunk_compute_ms=tuple(us / 1000 for us in finished.chunk_compute_us),
         receive_ms=(finished.last_byte_us - finished.first_byte_us) / 1000,
         wire_bytes=finished.wire_bytes,
         codec=finished.codec,

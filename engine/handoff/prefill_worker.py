@@ -64,9 +64,9 @@ class _Job:
     is_cancelled: bool = False
     fault: Exception | None = None
     started_us: int = 0
-    chunk_compute_us: list[int] = field(default_factory=list)
     checkpoints: Checkpoints | None = None
     checkpoint: int | None = None
+    n_committed: int = 0
 
     @property
     def key(self) -> Key:
@@ -353,7 +353,7 @@ class PrefillWorker:
 
     def _consider_checkpoint(self, job: _Job, chunk: Chunk) -> None:
         """Make the chunk a checkpoint if that is due, and there is room to set it aside."""
-        index = len(job.chunk_compute_us)
+        index = job.n_committed
         if job.checkpoints is None or job.sequence is None or chunk[1] <= job.asked.first:
             return
         with self._changed:
@@ -366,7 +366,7 @@ class PrefillWorker:
         """Send what the next chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
         if job.is_stopped:
             return
-        asked, index = job.asked, len(job.chunk_compute_us)
+        asked, index = job.asked, job.n_committed
         first, end = job.chunks[index]
         try:
             spans = self._prefiller.spans(
@@ -389,12 +389,12 @@ class PrefillWorker:
 
     def _computed(self, job: _Job, chunk: Chunk, begun_us: int, ended_us: int) -> None:
         """Tell the client of a chunk whose every layer has been pushed."""
-        link, request, index = *job.key, len(job.chunk_compute_us)
+        link, request, index = *job.key, job.n_committed
         try:
             if chunk[1] <= job.asked.first:
                 self._say_computed(job)
                 return
-            job.chunk_compute_us.append(ended_us - begun_us)
+            job.n_committed += 1
             if job.checkpoints is not None:
                 job.checkpoints.computed(took_us=ended_us - begun_us)
             if chunk[1] == job.asked.stop:
@@ -407,10 +407,13 @@ class PrefillWorker:
                         request=request,
                         started_us=job.started_us,
                         ended_us=ended_us,
-                        chunk_compute_us=tuple(job.chunk_compute_us),
                     )
                 )
-            self._courier.send(ch.CommitChunk(link=link, request=request, chunk=index))
+            self._courier.send(
+                ch.CommitChunk(
+                    link=link, request=request, chunk=index, started_us=begun_us, ended_us=ended_us
+                )
+            )
         except ProcessFailed as error:
             job.fault = error
 

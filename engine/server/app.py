@@ -55,6 +55,7 @@ def build_loading_app(settings: ServerSettings) -> Starlette:
             Route("/v1/models", status.models),
             Route("/v1/models/{model:path}", status.model),
             Route("/slots", status.slots),
+            Route("/requests/{id:path}", status.timeline),
             Route("/worker", status.worker),
             Route("/events", events),
             Route("/metrics", metrics),

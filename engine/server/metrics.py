@@ -88,9 +88,7 @@ def _tokens(totals: Totals) -> Iterator[Metric]:
     prompt.add(totals.local_tokens, "local")
     prompt.add(totals.remote_tokens, "remote")
     yield prompt.family
-    generated = _Counted("generation_tokens", "Tokens generated.")
-    generated.add(totals.generated_tokens)
-    yield generated.family
+    yield _sum("generation_tokens", "Tokens generated.", totals.generated_tokens)
     yield _histogram(
         "inter_token_latency_seconds", "From a request's token to its next.", totals.between_tokens_s
     )
@@ -124,12 +122,14 @@ def _handoffs(totals: Totals) -> Iterator[Metric]:
     for reason, count in totals.link_downs.copy().items():
         downs.add(count, reason)
     yield downs.family
-    n_bytes = _Counted("handoff_bytes", "Bytes of K and V that came whole from the worker.")
-    n_bytes.add(totals.handoff_bytes)
-    yield n_bytes.family
-    wire_bytes = _Counted("handoff_wire_bytes", "Bytes that came over the link for them.")
-    wire_bytes.add(totals.wire_bytes)
-    yield wire_bytes.family
+    yield _sum("handoff_bytes", "Bytes of K and V that came whole from the worker.", totals.handoff_bytes)
+    yield _sum("handoff_wire_bytes", "Bytes that came over the link for them.", totals.wire_bytes)
+    yield _sum(
+        "handoff_receive_seconds",
+        "From handoffs' first frames that were whole to their last.",
+        totals.receive_s,
+    )
+    yield _sum("handoff_hidden_seconds", "Of those, while the worker was still computing.", totals.hidden_s)
     yield _histogram(
         "handoff_tail_seconds",
         "From the end of the worker's computing to the last acknowledgement.",
@@ -154,6 +154,11 @@ class _Counted:
 
     def add(self, count: int, *values: str) -> None:
         self.family.add_metric(values, count)
+
+
+def _sum(name: str, text: str, total: float) -> Metric:
+    """A counter without labels."""
+    return CounterMetricFamily(PREFIX + name, text, value=total)
 
 
 def _gauge(name: str, text: str, value: float, **labels: str) -> Metric:

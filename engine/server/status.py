@@ -7,11 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from engine.batching.timeline import KEPT_REQUESTS
 from engine.errors import HostError
 from engine.server.backend import Backend, ModelInfo
 from engine.server.errors import Refused, error_response, loading
 from engine.server.json import JSONResponse
-from engine.server.telemetry import slot_body, timeline_body, worker_body
+from engine.server.telemetry import goodput_body, slot_body, timeline_body, worker_body
 
 
 async def health(request: Request) -> Response:
@@ -50,14 +51,30 @@ async def slots(request: Request) -> Response:
     bodies = []
     for slot in snapshot.slots:
         timeline = engine.journal.timelines.of_slot(slot.slot)
-        bodies.append(slot_body(slot) | {"timeline": timeline and timeline_body(timeline)})
+        bodies.append(slot_body(slot) | {"timeline": timeline and timeline_body(timeline, with_layers=True)})
     return JSONResponse(bodies)
+
+
+async def timeline(request: Request) -> Response:
+    """Our own: the life of one request, by the id that an event or a slot names."""
+    request_id = request.path_params["id"]
+    found = _loaded(request).engine.journal.timelines.find(request_id)
+    if found is None:
+        return error_response(
+            Refused(
+                f"no request {request_id!r} waits, runs, or is among the last {KEPT_REQUESTS} that ended",
+                status=404,
+                kind="invalid_request_error",
+            )
+        )
+    return JSONResponse(timeline_body(found, with_layers=True))
 
 
 async def worker(request: Request) -> Response:
     """Our own: whether a worker is configured and connected, how prompts are routed, and how often they went where and
     why."""
-    snapshot = _loaded(request).engine.snapshot()
+    engine = _loaded(request).engine
+    snapshot = engine.snapshot()
     route = snapshot.route
     return JSONResponse(
         worker_body(snapshot.worker)
@@ -66,6 +83,7 @@ async def worker(request: Request) -> Response:
             "crossover_tokens": route.crossover_tokens,
             "local_tps": route.local_tps,
             "remote_tps": route.remote_tps,
+            **goodput_body(engine.journal.totals),
             "reasons": snapshot.reasons,
         }
     )

@@ -10,6 +10,7 @@ from engine.batching.snapshot import SlotSnapshot
 from engine.batching.timeline import Chunk, Timeline
 from engine.batching.totals import Totals
 from engine.handoff.client_events import ClientStatus
+from engine.handoff.telemetry import unpack_layers
 from engine.server.backend import Engine
 
 
@@ -36,7 +37,7 @@ def news_body(news: News) -> tuple[str, dict[str, Any]]:
                 "id": news.request_id,
                 "slot": news.slot,
                 "n_prompt_tokens": news.n_prompt,
-                **_chunk(news.chunk, news.asked_at),
+                **_chunk(news.chunk, news.asked_at, with_layers=True),
             }
         case LinkNews():
             return "link", worker_body(news.status) | {"reason": news.code or None}
@@ -71,7 +72,9 @@ def worker_body(link: ClientStatus | None) -> dict[str, Any]:
     }
 
 
-def timeline_body(timeline: Timeline, *, with_chunks: bool = True) -> dict[str, Any]:
+def timeline_body(
+    timeline: Timeline, *, with_chunks: bool = True, with_layers: bool = False
+) -> dict[str, Any]:
     """A request's life; moments in milliseconds since it was asked, null until they come."""
     asked = timeline.asked_at
     body: dict[str, Any] = {
@@ -99,7 +102,7 @@ def timeline_body(timeline: Timeline, *, with_chunks: bool = True) -> dict[str, 
         "n_chunks": timeline.n_chunks,
     }
     if with_chunks:
-        body["chunks"] = [_chunk(chunk, asked) for chunk in timeline.chunks.copy()]
+        body["chunks"] = [_chunk(chunk, asked, with_layers=with_layers) for chunk in timeline.chunks.copy()]
     return body
 
 
@@ -116,6 +119,14 @@ def totals_body(totals: Totals) -> dict[str, Any]:
         "fallbacks": dict(totals.fallbacks),
         "handoff_bytes": totals.handoff_bytes,
         "handoff_wire_bytes": totals.wire_bytes,
+        "hidden_share": totals.hidden_s / totals.receive_s if totals.receive_s > 0 else None,
+        **goodput_body(totals),
+    }
+
+
+def goodput_body(totals: Totals) -> dict[str, Any]:
+    """Of the last handoff, and the highest of all: the nearest that is known to what the link can carry."""
+    return {
         "goodput_bytes_per_second": totals.goodput or None,
         "best_goodput_bytes_per_second": totals.best_goodput or None,
     }
@@ -162,20 +173,36 @@ def _handoff(timeline: Timeline) -> dict[str, Any] | None:
         "compute_ms": figures and figures.compute_ms,
         "receive_ms": figures and figures.receive_ms,
         "hidden_ms": figures and figures.hidden_ms,
+        "hidden_share": figures and figures.hidden_share,
         "goodput_bytes_per_second": figures and figures.goodput,
+        "best_goodput_bytes_per_second": figures and figures.best_goodput,
     }
 
 
-def _chunk(chunk: Chunk, asked_at: float) -> dict[str, Any]:
-    return {
+def _chunk(chunk: Chunk, asked_at: float, *, with_layers: bool) -> dict[str, Any]:
+    body: dict[str, Any] = {
         "first": chunk.first,
         "stop": chunk.stop,
         "prefill": "remote" if chunk.remote else "local",
         "at_ms": _since(asked_at, chunk.at),
         "compute_ms": chunk.compute_ms,
-        "bytes": chunk.bytes,
+        "computed_ms": _since(asked_at, chunk.computed_at),
+        "bytes": chunk.n_bytes,
     }
+    if with_layers:
+        body["layers"] = [
+            {
+                "layer": layer.layer,
+                "queued_ms": _since(asked_at, layer.queued_s),
+                "first_byte_ms": _since(asked_at, layer.first_byte_s),
+                "last_byte_ms": _since(asked_at, layer.last_byte_s),
+                "bytes": layer.n_bytes,
+            }
+            for layer in unpack_layers(chunk.layers)
+        ]
+    return body
 
 
 def _since(start: float, moment: float | None) -> float | None:
-    return None if moment is None else (moment - start) * 1000.0
+    """In milliseconds, to the microsecond that couriers count in."""
+    return None if moment is None else round((moment - start) * 1000.0, 3)

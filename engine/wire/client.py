@@ -36,7 +36,7 @@ from engine.wire.compatibility import (
     check_versions,
     common_codecs,
 )
-from engine.wire.connection import Clock, Connection, ConnectionState, Event, unexpected
+from engine.wire.connection import Clock, ClockSample, Connection, ConnectionState, Event, unexpected
 from engine.wire.geometry import HandoffPlan, state_stream
 from engine.wire.limits import MAX_FENCES, MAX_REQUESTS, MAX_STREAM_CONTROL_BYTES, STALL_TIMEOUT_S
 from engine.wire.messages import (
@@ -89,11 +89,27 @@ class RequestProgressed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LayerArrival:
+    """When the worker had queued one layer of a chunk, and its first and its last byte came, all by our clock.
+
+    `queued_us` is None as long as the clocks have not been compared.
+    """
+
+    layer: int
+    queued_us: int | None
+    first_byte_us: int
+    last_byte_us: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkCommitted(Event):
     """Positions [first, stop) of every layer are in memory; with `final`, windows and states too.
 
     `payload_bytes` are of all chunks committed by now. Of a request that takes checkpoints, `place` is where in their
     landings windows and states lie that came with this chunk: 0 the first, 1 the spare one, None if none came.
+    `payload_bytes` are of all chunks committed by now. The worker's compute of this one took `compute_us` and ended at
+    `computed_us` of our clock, None as long as the clocks have not been compared.
     """
 
     request: int
@@ -102,6 +118,9 @@ class ChunkCommitted(Event):
     final: bool
     payload_bytes: int
     place: int | None = None
+    compute_us: int
+    computed_us: int | None
+    layers: tuple[LayerArrival, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +212,8 @@ class _Handoff:
     coming_place: int = 0
     with_state: set[int] = field(default_factory=set)
     checkpoints: set[int] = field(default_factory=set)
-    arrived: dict[int, set[int]] = field(default_factory=dict)
+    announced: dict[int, Commit] = field(default_factory=dict)
+    arrived: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
     last_on_stream: dict[int, tuple[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     received_bytes: int = 0
@@ -439,6 +459,9 @@ class ClientConnection(Connection):
         said = (commit.first, commit.stop, commit.layers, commit.payload_bytes)
         if said != due:
             raise ProtocolError(f"commit of chunk {chunk} over {said} where {due} was planned")
+        if len(commit.queued_us) != len(parts) or commit.ended_us < commit.started_us:
+            raise ProtocolError(f"commit of chunk {chunk} with times that cannot be")
+        handoff.announced[chunk] = commit
         handoff.announced_chunks += 1
         if commit.checkpoint:
             handoff.checkpoints.add(chunk)
@@ -449,26 +472,39 @@ class ClientConnection(Connection):
             checkpoint = chunk in handoff.checkpoints
             if len(handoff.arrived.get(chunk, ())) < plan.n_parts(chunk, checkpoint=checkpoint):
                 return
-            handoff.arrived.pop(chunk, None)
             handoff.committed_chunks += 1
-            handoff.committed_bytes += sum(
-                part.payload_bytes for part in plan.parts(chunk, checkpoint=checkpoint)
-            )
-            place = None
-            if handoff.takes_checkpoints and handoff.coming == chunk:
-                handoff.whole_place = place = handoff.coming_place
-            first, stop = handoff.plan.chunks[chunk]
             self._send(CommitAck(request=handoff.request, chunk=chunk))
-            events.append(
-                ChunkCommitted(
-                    request=handoff.request,
-                    first=first,
-                    stop=stop,
-                    final=handoff.plan.is_final(chunk),
-                    payload_bytes=handoff.committed_bytes,
-                    place=place,
+            events.append(self._committed(handoff, chunk, checkpoint=checkpoint))
+
+    def _committed(self, handoff: _Handoff, chunk: int, *, checkpoint: bool) -> ChunkCommitted:
+        """What is known of a chunk that is whole; its records are dropped."""
+        parts, commit = handoff.plan.parts(chunk, checkpoint=checkpoint), handoff.announced.pop(chunk)
+        arrived = handoff.arrived.pop(chunk, {})
+        clocks = self.best_clock_sample
+        handoff.committed_bytes += sum(part.payload_bytes for part in parts)
+        place = None
+        if handoff.takes_checkpoints and handoff.coming == chunk:
+            handoff.whole_place = place = handoff.coming_place
+        return ChunkCommitted(
+            request=handoff.request,
+            first=commit.first,
+            stop=commit.stop,
+            final=handoff.plan.is_final(chunk),
+            payload_bytes=handoff.committed_bytes,
+            place=place,
+            compute_us=commit.ended_us - commit.started_us,
+            computed_us=_our_time(clocks, commit.ended_us),
+            layers=tuple(
+                LayerArrival(
+                    layer=part.layer,
+                    queued_us=_our_time(clocks, queued_us),
+                    first_byte_us=arrived[part.layer][0],
+                    last_byte_us=arrived[part.layer][1],
+                    payload_bytes=part.payload_bytes,
                 )
-            )
+                for part, queued_us in zip(parts, commit.queued_us, strict=True)
+            ),
+        )
 
     def _finish(self, handoff: _Handoff, finished: Finished, events: list[Event]) -> None:
         if handoff.committed_chunks < len(handoff.plan.chunks):
@@ -498,8 +534,8 @@ class ClientConnection(Connection):
 
     def _received_before(self, handoff: _Handoff, worker_us: int) -> int:
         """Bytes of frames that had arrived whole at that time of the worker's clock."""
-        offset_us = self.best_clock_sample.offset_us if self.best_clock_sample else 0
-        due_us = worker_us - offset_us
+        clocks = self.best_clock_sample
+        due_us = worker_us - (clocks.offset_us if clocks else 0)
         received = 0
         for arrived_us, payload_bytes in handoff.arrivals:
             if arrived_us > due_us:
@@ -599,7 +635,7 @@ class ClientConnection(Connection):
         now_us = self._clock()
         handoff.first_byte_us = handoff.first_byte_us or now_us
         handoff.progressed_us = now_us
-        handoff.arrived.setdefault(header.chunk, set()).add(header.layer)
+        handoff.arrived.setdefault(header.chunk, {})[header.layer] = (begun_us, now_us)
         handoff.arrivals.append((now_us, header.payload_bytes))
         handoff.received_bytes += header.payload_bytes
         handoff.wire_bytes += wire_bytes
@@ -798,6 +834,11 @@ def _has_spare_places(plan: HandoffPlan, landings: dict[int, Landing]) -> bool:
         for index, shape in enumerate(plan.layers)
         if shape.kind is not LayerKind.ATTENTION
     )
+
+
+def _our_time(clocks: ClockSample | None, worker_us: int) -> int | None:
+    """A time of the worker's clock by ours, as far as pings can tell."""
+    return None if clocks is None else worker_us - clocks.offset_us
 
 
 def _checked_landings(plan: HandoffPlan, landings: tuple[Landing, ...]) -> dict[int, Landing]:

@@ -8,12 +8,14 @@ Nothing here knows sockets, threads or memory.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.errors import PeerError, PeerLost, ProtocolError
 from engine.wire.codec import CONTROL_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import (
+    CLOCK_SAMPLES,
     HEARTBEAT_INTERVAL_S,
     HEARTBEAT_MISSES,
     MAX_CONTROL_BYTES,
@@ -54,7 +56,7 @@ class Connection:
         self._reader = FrameReader(max_body_bytes=MAX_HELLO_BYTES)
         self._output = bytearray()
         self.state = ConnectionState.HELLO
-        self.best_clock_sample: ClockSample | None = None
+        self._clock_samples: deque[ClockSample] = deque(maxlen=CLOCK_SAMPLES)
         now_us = clock()
         self._last_heard_us = now_us
         self._last_tick_us = now_us
@@ -84,6 +86,11 @@ class Connection:
     @property
     def has_output(self) -> bool:
         return bool(self._output)
+
+    @property
+    def best_clock_sample(self) -> ClockSample | None:
+        """Of the last answers to pings the one with the shortest round trip, the newest of equal ones."""
+        return min(reversed(self._clock_samples), key=lambda sample: sample.round_trip_us, default=None)
 
     def heard(self) -> None:
         """Something came from the peer, on whatever socket."""
@@ -148,8 +155,7 @@ class Connection:
         sample = ClockSample(
             offset_us=pong.received_us - (pong.ping_sent_us + now_us) // 2, round_trip_us=round_trip_us
         )
-        if self.best_clock_sample is None or round_trip_us <= self.best_clock_sample.round_trip_us:
-            self.best_clock_sample = sample
+        self._clock_samples.append(sample)
 
     def _handle_hello(self, body: bytes, events: list[Event]) -> None:
         raise NotImplementedError

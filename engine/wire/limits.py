@@ -26,7 +26,7 @@ MAX_STREAM_CONTROL_BYTES = 1024
 # Deeper than any model; the layer travels in 16 bits.
 MAX_LAYERS = 1024
 
-# The worker's compute times come back one a chunk, so this bounds that list too.
+# Chunks of one handoff: more than the longest prompt has in the smallest of them.
 MAX_CHUNKS = 1 << 16
 
 # Smallest and largest chunk: below 16 tokens the frames are mostly overhead; above 8192 nothing overlaps.
@@ -71,6 +71,10 @@ MAX_CERTIFICATE_BYTES = 8 * 1024
 # Both ends ping once in this time, and give a peer up that was silent for so many of them.
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_MISSES = 3
+
+# Answers to pings from which the one with the shortest round trip tells how far two clocks are apart. Clocks of two
+# computers drift by some 20 microseconds a second, so that an older answer says less than a slower one.
+CLOCK_SAMPLES = 16
 
 # A worker that answers pings and yet moves no request on for this long is stuck: a chunk of 512 tokens takes
 # 25 s on a slow computer without an accelerator.

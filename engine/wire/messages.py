@@ -239,6 +239,8 @@ class Commit(Message, frozen=True, tag="commit"):
     """Worker: everything of this chunk has been queued: positions, number of layer frames, payload bytes.
 
     A `checkpoint` holds windows and states although it is not the last chunk.
+    It was computed from `started_us` to `ended_us`, and its frames were queued at `queued_us`, in their order. Times
+    are of the worker's clock.
     """
 
     request: RequestId
@@ -247,6 +249,9 @@ class Commit(Message, frozen=True, tag="commit"):
     stop: Position
     layers: Count
     payload_bytes: Bytes
+    started_us: Microseconds
+    ended_us: Microseconds
+    queued_us: Annotated[tuple[Microseconds, ...], Meta(max_length=MAX_LAYERS)]
     checkpoint: bool = False
 
 
@@ -263,7 +268,6 @@ class ComputeDone(Message, frozen=True, tag="compute_done"):
     request: RequestId
     started_us: Microseconds
     ended_us: Microseconds
-    chunk_compute_us: Annotated[tuple[Microseconds, ...], Meta(max_length=MAX_CHUNKS)]
 
 
 class Finished(Message, frozen=True, tag="finished"):

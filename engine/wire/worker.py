@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.cache.spec import LayerKind
 from engine.errors import ProtocolError
@@ -164,8 +164,8 @@ class _Job:
     takes_checkpoints: bool
     state: JobState = JobState.WAITING
     checkpoint: int | None = None
-    pushed_layers: int = 0
     last_pushed_layer: int = -1
+    queued_us: list[int] = field(default_factory=list)
     committed_chunks: int = 0
     acknowledged_chunks: int = 0
     payload_bytes: int = 0
@@ -235,7 +235,7 @@ class WorkerConnection(Connection):
         if self.is_state(layer) and not plan.is_final(chunk):
             job.checkpoint = chunk
         job.last_pushed_layer = layer
-        job.pushed_layers += 1
+        job.queued_us.append(self._clock())
         job.payload_bytes += payload_bytes
         return DataHeader(
             request=request,
@@ -251,22 +251,24 @@ class WorkerConnection(Connection):
         self, request: int, *, chunk: int, layer: int, spans: tuple[tuple[int, int], ...]
     ) -> tuple[RowSpan, RowSpan]:
         """What is pushed of a live request from these (offset, bytes) of memory, K and V; ValueError for others."""
-        plan = self._jobs[request].plan
-        part = plan.part(chunk, layer)
+        job = self._jobs[request]
+        plan = job.plan
+        part = plan.part(chunk, layer, checkpoint=chunk == job.checkpoint)
         if part is None or [n_bytes for _, n_bytes in spans] != [part.k_bytes, part.v_bytes]:
             raise ValueError(f"layer {layer} of chunk {chunk} in {spans}")
         (k_offset, _), (v_offset, _) = spans
         return plan.row_spans(part, k_offset, v_offset)
 
-    def commit(self, request: int, *, chunk: int) -> None:
-        """All of that chunk has been pushed."""
+    def commit(self, request: int, *, chunk: int, started_us: int, ended_us: int) -> None:
+        """All of that chunk has been pushed; it was computed between these times of this connection's clock."""
         job = self._step(request, Step.COMMIT)
         plan, checkpoint = job.plan, chunk == job.checkpoint
-        if chunk != job.committed_chunks or job.pushed_layers != plan.n_parts(chunk, checkpoint=checkpoint):
-            raise ValueError(f"commit of chunk {chunk} with {job.pushed_layers} layers pushed")
+        n_pushed = len(job.queued_us)
+        if chunk != job.committed_chunks or n_pushed != plan.n_parts(chunk, checkpoint=checkpoint):
+            raise ValueError(f"commit of chunk {chunk} with {n_pushed} layers pushed")
         first, stop = plan.chunks[chunk]
         job.committed_chunks += 1
-        job.pushed_layers = 0
+        queued_us, job.queued_us = job.queued_us, []
         job.last_pushed_layer = -1
         self._send(
             Commit(
@@ -277,20 +279,17 @@ class WorkerConnection(Connection):
                 layers=plan.n_parts(chunk, checkpoint=checkpoint),
                 payload_bytes=sum(part.payload_bytes for part in plan.parts(chunk, checkpoint=checkpoint)),
                 checkpoint=checkpoint,
+                started_us=started_us,
+                ended_us=ended_us,
+                queued_us=tuple(queued_us),
             )
         )
 
-    def compute_done(
-        self, request: int, *, started_us: int, ended_us: int, chunk_compute_us: tuple[int, ...]
-    ) -> list[Event]:
+    def compute_done(self, request: int, *, started_us: int, ended_us: int) -> list[Event]:
         """The last compute ended at `ended_us` of this connection's clock; what follows is the tail."""
         job = self._step(request, Step.COMPUTED)
         job.compute_ended_us = ended_us
-        self._send(
-            ComputeDone(
-                request=request, started_us=started_us, ended_us=ended_us, chunk_compute_us=chunk_compute_us
-            )
-        )
+        self._send(ComputeDone(request=request, started_us=started_us, ended_us=ended_us))
         events: list[Event] = []
         self._finish_when_complete(job, events)
         return events

@@ -7,6 +7,7 @@ sequence, so a row that is missing, stale or another sequence's changes what is 
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from engine.cache.prefix import PrefixCache
 from engine.cache.spec import Landing, LayerKind
 from engine.handoff import client_events as handoff
 from engine.handoff.rates import PrefillRates
+from engine.handoff.telemetry import pack_layers
+from engine.wire.client import LayerArrival
 
 N_VOCAB = 260
 END = 256
@@ -29,6 +32,10 @@ LETTERS = range(97, 123)
 TIMEOUT_S = 10.0
 SLOT_BYTES = 1 << 20
 BYTES_A_TOKEN = 4
+
+# What the worker says of each chunk.
+N_LAYERS = 2
+COMPUTE_MS = 10.0
 
 
 def next_row(row: int, token: int) -> int:
@@ -341,8 +348,25 @@ class FakeClient:
                     stop=stop,
                     final=not asked.chunks,
                     payload_bytes=n_bytes,
+                    compute_ms=COMPUTE_MS,
+                    computed_s=time.monotonic(),
+                    layers=self.layers_of(first, stop),
                 )
             )
+
+    def layers_of(self, first: int, stop: int) -> bytes:
+        """Each queued a millisecond before its first byte came, and that one before its last."""
+        now_us = time.monotonic_ns() // 1000
+        return pack_layers(
+            LayerArrival(
+                layer=layer,
+                queued_us=now_us - 2000,
+                first_byte_us=now_us - 1000,
+                last_byte_us=now_us,
+                payload_bytes=BYTES_A_TOKEN * (stop - first) // N_LAYERS,
+            )
+            for layer in range(N_LAYERS)
+        )
 
     def finish(self, request_id: int) -> None:
         self._slots.pop(request_id).lent_until = 0
@@ -354,8 +378,7 @@ class FakeClient:
                 payload_bytes=4096,
                 overlap=0.75,
                 tail_ms=1.5,
-                compute_ms=10.0 * n_chunks,
-                chunk_compute_ms=(10.0,) * n_chunks,
+                compute_ms=COMPUTE_MS * n_chunks,
                 receive_ms=8.0,
                 wire_bytes=2800,
                 codec="lossless",

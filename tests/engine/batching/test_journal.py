@@ -6,7 +6,9 @@ from engine.batching import timeline as timelines
 from engine.batching.journal import ChunkNews, Journal, LinkNews, RequestNews
 from engine.batching.request import Finished, FinishReason
 from engine.batching.totals import Histogram
-from tests.engine.batching.fakes import BYTES_A_TOKEN, Bench
+from engine.handoff import client_events as handoff
+from engine.handoff.telemetry import PACKED_LAYER_BYTES, unpack_layers
+from tests.engine.batching.fakes import BYTES_A_TOKEN, COMPUTE_MS, N_LAYERS, Bench
 
 LONG = "the quick brown fox jumps over the lazy dog, " * 4
 N = len(LONG)
@@ -38,7 +40,8 @@ def test_a_local_request_from_its_asking_to_its_end():
     assert (timeline.route.prefill, timeline.route.reason) == ("local", "no_worker")
     assert (timeline.n_prompt, timeline.n_processed, timeline.n_decoded) == (N, N - 1, 5)
     assert [chunk.stop for chunk in timeline.chunks][-1] == N - 1
-    assert all(not chunk.remote and chunk.compute_ms >= 0 and chunk.bytes == 0 for chunk in timeline.chunks)
+    assert all(not chunk.remote and not chunk.n_bytes and not chunk.layers for chunk in timeline.chunks)
+    assert all(chunk.compute_ms >= 0 and chunk.computed_at == chunk.at for chunk in timeline.chunks)
     first_token_ms = (timeline.first_token_at - timeline.began_at) * 1000
     assert first_token_ms == pytest.approx(timings.prompt_ms, abs=1.0)
     assert states(bench, answer.request_id) == ["queued", "prefill_local", "decode", "decode", "ended"]
@@ -52,10 +55,19 @@ def test_a_remote_request_and_what_its_handoff_took():
         totals = bench.loop.journal.totals
     assert (timeline.route.prefill, timeline.route.reason) == ("remote", "long_prompt")
     assert (timeline.n_remote, timeline.bytes) == (N - 1, 4096)
-    assert {chunk.compute_ms for chunk in timeline.chunks} == {10.0}
-    assert sum(chunk.bytes for chunk in timeline.chunks) == BYTES_A_TOKEN * (N - 1)
-    assert timeline.figures.hidden_ms == 6.5
+    assert {chunk.compute_ms for chunk in timeline.chunks} == {COMPUTE_MS}
+    assert sum(chunk.n_bytes for chunk in timeline.chunks) == BYTES_A_TOKEN * (N - 1)
+    # what was seen elsewhere is told by the same clock as what happened here
+    assert all(timeline.queued_at <= chunk.computed_at <= chunk.at for chunk in timeline.chunks)
+    layers = [layer for chunk in timeline.chunks for layer in unpack_layers(chunk.layers)]
+    assert [layer.layer for layer in layers] == list(range(N_LAYERS)) * len(timeline.chunks)
+    assert all(
+        layer.queued_s < layer.first_byte_s < layer.last_byte_s < timeline.ended_at for layer in layers
+    )
+    assert (timeline.figures.hidden_ms, timeline.figures.hidden_share) == (6.5, 6.5 / 8)
     assert timeline.figures.goodput == totals.goodput == 512_000
+    assert timeline.figures.best_goodput == totals.best_goodput == 512_000
+    assert (totals.receive_s, totals.hidden_s) == (0.008, 0.0065)
     assert totals.handoff_bytes == 4096
     assert totals.routes == {("remote", "long_prompt"): 1}
     assert (totals.cached_tokens, totals.remote_tokens, totals.local_tokens) == (0, N - 1, 1)
@@ -70,11 +82,12 @@ def test_figures_that_come_after_the_answer_are_still_written_down():
             bench.client.commit(number)
         assert answer.last.timings.handoff.tail_ms is None
         assert bench.loop.journal.timelines.of_slot(0).figures is None
+        assert not bench.client.asked[number].cancelled
         bench.client.finish(number)
         assert isinstance(bench.ask("x", slot=0).last, Finished)
         told = [item.timeline for item in news(bench) if isinstance(item, RequestNews)]
         (*_, last) = [timeline for timeline in told if timeline.request_id == answer.request_id]
-    assert (last.outcome, last.figures.tail_ms, last.chunks[0].compute_ms) == ("length", 1.5, 10.0)
+    assert (last.outcome, last.figures.tail_ms) == ("length", 1.5)
 
 
 def test_a_fallback_and_what_was_done_where(caplog):
@@ -123,7 +136,7 @@ def test_a_worker_that_comes_back_is_a_second_handoff(caplog):
     assert timeline.figures.bytes == 4096
     places = [chunk.remote for chunk in timeline.chunks]
     assert places[0] and not places[1] and all(places[-n_chunks:])
-    assert {chunk.compute_ms for chunk in timeline.chunks[-n_chunks:]} == {10.0}
+    assert {chunk.compute_ms for chunk in timeline.chunks[-n_chunks:]} == {COMPUTE_MS}
     walked = list(dict.fromkeys(states(bench, answer.request_id)))
     assert walked == ["queued", "prefill_remote", "releasing", "prefill_local", "decode", "ended"]
 
@@ -212,16 +225,44 @@ def test_only_the_last_requests_and_chunks_are_kept(monkeypatch):
         assert timeline.n_chunks > 3
 
 
-def test_a_worker_that_cut_the_prompt_otherwise_leaves_chunks_without_times():
+def remote_chunk(stop, n_layers):
+    return timelines.Chunk(
+        first=stop - 10,
+        stop=stop,
+        remote=True,
+        at=2.0,
+        compute_ms=5.0,
+        computed_at=None,
+        n_bytes=7,
+        layers=bytes(n_layers * PACKED_LAYER_BYTES),
+    )
+
+
+def test_of_a_long_prompt_the_first_chunks_and_the_last_are_kept_with_their_layers(monkeypatch):
+    monkeypatch.setattr(timelines, "MAX_KEPT_CHUNKS", 6)
+    monkeypatch.setattr(timelines, "MAX_LAYER_BYTES", 10 * PACKED_LAYER_BYTES)
+    timeline = Journal(n_slots=1).queued("r", 101, asked_at=1.0, now=1.5)
+    for index in range(10):
+        timeline.add_chunk(remote_chunk(10 * (index + 1), n_layers=3))
+    assert (timeline.n_chunks, timeline.n_processed) == (10, 100)
+    kept = [(chunk.stop, len(chunk.layers) // PACKED_LAYER_BYTES) for chunk in timeline.chunks]
+    assert kept == [(10, 3), (20, 3), (30, 0), (40, 0), (50, 0), (100, 3)]
+
+
+def test_a_handoff_that_came_at_once_has_no_goodput():
     journal = Journal(n_slots=1, wall=lambda: 1000.0)
     timeline = journal.queued("r", 10, asked_at=1.0, now=1.5)
     assert timeline.asked_unix_s == 999.5
-    chunk = timelines.Chunk(first=0, stop=9, remote=True, at=2.0, compute_ms=None, bytes=7)
-    timeline.add_chunk(chunk)
-    figures = timelines.Figures(bytes=7, overlap=1.0, tail_ms=3.0, compute_ms=5.0, receive_ms=0.0)
-    timeline.add_figures(figures, (1.0, 2.0))
-    assert timeline.chunks == [chunk]
-    assert timeline.figures.hidden_ms == 0.0 and timeline.figures.goodput is None
+    journal.handed_over(
+        timeline, handoff.Finished(request_id=1, payload_bytes=7, overlap=1.0, tail_ms=3.0, compute_ms=5.0)
+    )
+    figures = timeline.figures
+    assert (figures.hidden_ms, figures.hidden_share, figures.goodput, figures.best_goodput) == (
+        0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_histogram_counts_up_to_its_bounds():

@@ -117,13 +117,16 @@ class LyingWorker:
     def commit(self, chunk: int, /, **changes: int) -> None:
         parts = self.plan.parts(chunk)
         first, stop = self.plan.chunks[chunk]
-        fields = {
+        fields: dict[str, object] = {
             "request": self.request,
             "chunk": chunk,
             "first": first,
             "stop": stop,
             "layers": len(parts),
             "payload_bytes": sum(part.payload_bytes for part in parts),
+            "started_us": 0,
+            "ended_us": 0,
+            "queued_us": (0,) * len(parts),
         }
         self.say(Commit(**(fields | changes)))
 

@@ -358,6 +358,8 @@ def test_the_worker_is_told_of():
             "crossover_tokens": None,
             "local_tps": {},
             "remote_tps": {},
+            "goodput_bytes_per_second": None,
+            "best_goodput_bytes_per_second": None,
             "reasons": {},
         }
     with stand(bench={"worker": True, "automatic": True}) as s:
@@ -367,6 +369,7 @@ def test_the_worker_is_told_of():
         assert told["peer"] == "192.168.1.20:7118"
         assert told["link"] == asdict(LINK_SETUP)
         assert told["reasons"] == {"asked_remote": 1}
+        assert told["goodput_bytes_per_second"] == told["best_goodput_bytes_per_second"] == 512_000
         for _ in range(2):
             s.chat(prefill="remote", cache_prompt=False)
             s.chat(prefill="local", cache_prompt=False)
@@ -397,6 +400,7 @@ def test_health_follows_the_engine():
         ("GET", "/v1/models"),
         ("GET", "/slots"),
         ("GET", "/worker"),
+        ("GET", "/requests/cmpl-1-0"),
         ("POST", "/v1/completions"),
     ):
         response = call(app, method, path, content=b"{}")

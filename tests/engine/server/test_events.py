@@ -14,7 +14,7 @@ import pytest
 from engine.batching import journal
 from engine.server import events
 from engine.server.run import HttpServer
-from tests.engine.batching.fakes import TIMEOUT_S
+from tests.engine.batching.fakes import N_LAYERS, TIMEOUT_S
 from tests.engine.server.fakes import serving, stand
 
 PAGE = Path(__file__).parents[3] / "docs" / "endpoint.md"
@@ -112,9 +112,10 @@ def test_a_request_from_its_coming_to_its_end():
         assert end["n_decoded"] == timings["predicted_n"] == 4
         assert end["n_remote_tokens"] == timings["handoff"]["remote_tokens"]
         assert end["handoff"]["bytes"] == timings["handoff"]["bytes"]
-        assert end["handoff"]["hidden_ms"] == 6.5
         assert end["handoff"]["wire_bytes"] == 2800
         assert (end["handoff"]["codec"], end["handoff"]["codec_reason"]) == ("lossless", "it was sooner")
+        assert (end["handoff"]["hidden_ms"], end["handoff"]["hidden_share"]) == (6.5, 0.8125)
+        assert end["handoff"]["best_goodput_bytes_per_second"] == 512_000
         assert [chunk["stop"] for chunk in end["chunks"]] == [chunk["stop"] for chunk in chunks]
         moments = [end[f"{name}_ms"] for name in ("queued", "started", "prefilled", "first_token", "ended")]
         assert moments == sorted(moments)
@@ -131,6 +132,42 @@ def test_slots_tell_the_timeline_of_their_last_request():
         assert first["timeline"]["chunks"] and "quick" not in json.dumps(first)
         # what was there before
         assert {"id", "id_task", "n_ctx", "is_processing", "state", "n_decoded", "prefill"} <= set(first)
+
+
+def test_a_chunk_tells_how_its_layers_came_and_a_request_can_be_looked_up_later():
+    with live() as s:
+        with listen(s) as listener:
+            listener.next()
+            ask(s)
+            seen = listener.until(is_end)
+        live_chunks = [data for name, data in seen if name == "chunk"]
+        (_, end) = seen[-1]
+        assert all("layers" not in chunk for chunk in end["chunks"])
+        ask(s, "another", id_slot=end["slot"])
+        whole = httpx.get(f"{s.url}/requests/{end['id']}").json()
+        for chunk, told in zip(whole["chunks"], live_chunks, strict=True):
+            assert {
+                "id": end["id"],
+                "slot": end["slot"],
+                "n_prompt_tokens": end["n_prompt_tokens"],
+            } | chunk == told
+            assert [layer["layer"] for layer in chunk["layers"]] == list(range(N_LAYERS))
+            assert sum(layer["bytes"] for layer in chunk["layers"]) == chunk["bytes"]
+            for layer in chunk["layers"]:
+                moments = [layer[f"{name}_ms"] for name in ("queued", "first_byte", "last_byte")]
+                assert moments == pytest.approx([moments[2] - 2, moments[2] - 1, chunk["at_ms"]], abs=50)
+                assert moments == sorted(moments)
+            assert whole["queued_ms"] <= chunk["computed_ms"] <= chunk["at_ms"]
+        assert {k: v for k, v in whole.items() if k != "chunks"} == {
+            k: v for k, v in end.items() if k != "chunks"
+        }
+
+
+def test_a_request_that_nobody_knows_is_not_found():
+    with live() as s:
+        response = httpx.get(f"{s.url}/requests/cmpl-nothing-0")
+    assert response.status_code == 404
+    assert "is among the last 64 that ended" in response.json()["error"]["message"]
 
 
 def explained(heading):
@@ -150,7 +187,14 @@ def test_the_page_explains_every_event_and_every_field_of_a_timeline():
     with live() as s:
         ask(s)
         (first, _) = httpx.get(s.url + "/slots").json()
-    assert explained("## /slots") == first["timeline"].keys() - {"asked"}
+    timeline = first["timeline"]
+    assert explained("## /slots") == timeline.keys() - {"asked"}
+    chunk = timeline["chunks"][0]
+    assert explained("## Chunks and layers") == chunk.keys() | chunk["layers"][0].keys()
+    section = PAGE.read_text(encoding="utf-8").partition("| `handoff` |")[2].partition("\n")[0]
+    assert timeline["handoff"].keys() <= set(re.findall(r"`(?:handoff\.)?(\w+)`", section)) | {
+        "reused_tokens"
+    }
 
 
 def test_who_comes_back_goes_on_where_he_was():

@@ -75,7 +75,7 @@ class Ends(Glued):
     def send_chunk(self, chunk: int, *, checkpoint: bool = False, rng: random.Random | None = None) -> None:
         for part in self.plan.parts(chunk, checkpoint=checkpoint):
             self.send(chunk, part.layer, rng=rng)
-        self.worker.commit(1, chunk=chunk)
+        self.worker.commit(1, chunk=chunk, started_us=0, ended_us=0)
 
     def places(self) -> list[int | None]:
         return [event.place for event in self.client_events if isinstance(event, ChunkCommitted)]
@@ -162,7 +162,7 @@ def test_the_last_chunk_may_overtake_the_commit_of_a_checkpoint() -> None:
     assert ends.places() == [0, None, None, None]
     assert ends.in_place(0) == state_of(ends.plan, 0)
     ends.send(4, 3)
-    ends.worker.commit(1, chunk=4)
+    ends.worker.commit(1, chunk=4, started_us=0, ended_us=0)
     ends.pump()
     assert ends.places()[-1] == 1
     assert ends.in_place(1) == state_of(ends.plan, 4)
@@ -248,7 +248,7 @@ def test_a_worker_sends_all_of_a_checkpoint_or_none() -> None:
     ends.send(0, 1)
     ends.send(0, 3)
     with pytest.raises(ValueError, match="commit of chunk 0 with 3 layers"):
-        ends.worker.commit(1, chunk=0)
+        ends.worker.commit(1, chunk=0, started_us=0, ended_us=0)
 
 
 # A worker that lies.
@@ -279,6 +279,9 @@ def commit_of(ends: Ends, chunk: int, *, checkpoint: bool, layers: int) -> Commi
         layers=layers,
         payload_bytes=sum(part.payload_bytes for part in parts),
         checkpoint=checkpoint,
+        started_us=0,
+        ended_us=0,
+        queued_us=(0,) * layers,
     )
 
 

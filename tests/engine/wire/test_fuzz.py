@@ -122,7 +122,7 @@ class Corpus:
         for chunk in range(3):
             for part in plan.parts(chunk):
                 worker.push(1, chunk=chunk, layer=part.layer, payload_bytes=part.payload_bytes)
-            worker.commit(1, chunk=chunk)
+            worker.commit(1, chunk=chunk, started_us=0, ended_us=10)
         return worker
 
     def requests(self) -> bytes:

@@ -17,7 +17,7 @@ from engine.wire.client import (
     RequestReleased,
 )
 from engine.wire.codec import DataHeader, PayloadCodec, encode_data_header, encode_message
-from engine.wire.limits import BLOCK_BYTES, MAX_REQUESTS, STALL_TIMEOUT_S
+from engine.wire.limits import BLOCK_BYTES, CLOCK_SAMPLES, MAX_REQUESTS, STALL_TIMEOUT_S
 from engine.wire.messages import (
     Accepted,
     Attach,
@@ -128,17 +128,60 @@ def test_no_chunk_is_committed_before_its_last_layer_is_whole() -> None:
     ends = started()
     ends.push(1, 0, 0)
     ends.push(1, 0, 3)
-    ends.worker.commit(1, chunk=0)
+    ends.commit(1, 0)
     ends.pump_control()
     waiting = bytes(ends.streams_out[0])
     ends.client_events.clear()
     ends.client_events += feed_stream(ends.streams[0], waiting[:-1])
     assert ends.client_events == [] and not ends.client.has_output
     ends.client_events += feed_stream(ends.streams[0], waiting[-1:])
-    assert ends.client_events == [
-        ChunkCommitted(request=1, first=3, stop=19, final=False, payload_bytes=16 * 124)
-    ]
+    (event,) = ends.client_events
+    assert isinstance(event, ChunkCommitted)
+    assert (event.first, event.stop, event.final, event.payload_bytes) == (3, 19, False, 16 * 124)
     assert ends.client.committed(1) == 19
+
+
+def test_a_commit_tells_when_each_layer_was_queued_and_came_by_our_clock() -> None:
+    ends = started()
+    ends.worker_clock.advance(5)
+    ends.client.tick()
+    ends.pump_control()
+    sent: list[bytes] = []
+    for layer in (0, 3):
+        ends.worker_clock.advance(0.010)
+        ends.push(1, 0, layer)
+        sent.append(bytes(ends.streams_out[0]))
+        ends.streams_out[0].clear()
+    ends.commit(1, 0)
+    ends.pump_control()
+    for frame in sent:
+        ends.client_clock.advance(0.030)
+        ends.client_events += feed_stream(ends.streams[0], frame[:100])
+        ends.client_clock.advance(0.002)
+        ends.client_events += feed_stream(ends.streams[0], frame[100:])
+    event = ends.client_events[-1]
+    assert isinstance(event, ChunkCommitted)
+    zero = ends.client_clock.now_us - 64_000
+    assert (event.compute_us, event.computed_us) == (10, zero + 20_000)
+    assert [
+        (arrival.layer, arrival.queued_us, arrival.first_byte_us, arrival.last_byte_us)
+        for arrival in event.layers
+    ] == [
+        (0, zero + 10_000, zero + 30_000, zero + 32_000),
+        (3, zero + 20_000, zero + 62_000, zero + 64_000),
+    ]
+    assert sum(arrival.payload_bytes for arrival in event.layers) == event.payload_bytes
+
+
+def test_as_long_as_the_clocks_are_not_compared_no_time_of_the_worker_is_told() -> None:
+    ends = started()
+    ends.push_chunk(1, 0)
+    ends.pump()
+    event = ends.client_events[-1]
+    assert isinstance(event, ChunkCommitted)
+    assert (event.compute_us, event.computed_us) == (10, None)
+    assert {arrival.queued_us for arrival in event.layers} == {None}
+    assert {arrival.last_byte_us for arrival in event.layers} == {ends.client_clock.now_us}
 
 
 def test_no_chunk_is_committed_before_the_worker_says_so() -> None:
@@ -148,7 +191,7 @@ def test_no_chunk_is_committed_before_the_worker_says_so() -> None:
     ends.client_events.clear()
     ends.pump()
     assert ends.client_events == []
-    ends.worker.commit(1, chunk=0)
+    ends.commit(1, 0)
     ends.pump()
     assert kinds(ends.client_events) == [ChunkCommitted]
 
@@ -171,7 +214,7 @@ def test_layers_may_be_spread_over_data_streams() -> None:
     for chunk in range(3):
         for index, part in enumerate(ends.worker._jobs[1].plan.parts(chunk)):
             ends.push(1, chunk, part.layer, stream=index % 2)
-        ends.worker.commit(1, chunk=chunk)
+        ends.commit(1, chunk)
     ends.compute_done(1)
     ends.pump()
     assert kinds(ends.client_events[-1:]) == [RequestFinished]
@@ -356,7 +399,7 @@ def test_a_layer_that_comes_twice_is_refused(committed: bool) -> None:
     again = bytes(ends.streams_out[0])
     ends.push(1, 0, 3)
     if committed:
-        ends.worker.commit(1, chunk=0)
+        ends.commit(1, 0)
     ends.pump()
     with pytest.raises(ProtocolError, match="twice"):
         feed_stream(ends.streams[0], again)
@@ -373,13 +416,16 @@ def test_layers_out_of_order_on_a_stream_are_refused() -> None:
         feed_stream(ends.streams[0], frame)
 
 
-def commit(**changes: int) -> Commit:
-    fields = {"request": 1, "chunk": 0, "first": 3, "stop": 19, "layers": 2, "payload_bytes": 16 * 2 * 62}
-    return Commit(**(fields | changes))
+def commit(**changes: object) -> Commit:
+    fields: dict[str, object] = {
+        **{"request": 1, "chunk": 0, "first": 3, "stop": 19, "layers": 2, "payload_bytes": 16 * 2 * 62},
+        **{"started_us": 5, "ended_us": 7, "queued_us": (6, 7)},
+    }
+    return Commit(**(fields | changes))  # type: ignore[arg-type]
 
 
 def compute_done() -> ComputeDone:
-    return ComputeDone(request=1, started_us=0, ended_us=1, chunk_compute_us=())
+    return ComputeDone(request=1, started_us=0, ended_us=1)
 
 
 LYING_MESSAGES: dict[str, list[Message]] = {
@@ -388,6 +434,9 @@ LYING_MESSAGES: dict[str, list[Message]] = {
     "a commit that ends early": [commit(stop=18)],
     "a commit of fewer layers": [commit(layers=1)],
     "a commit of fewer bytes": [commit(payload_bytes=1)],
+    "a commit that forgets a layer's time": [commit(queued_us=(6,))],
+    "a commit with a layer's time too many": [commit(queued_us=(6, 7, 8))],
+    "a commit that was computed backwards": [commit(ended_us=4)],
     "a commit twice": [commit(), commit()],
     "an unknown request": [commit(request=2)],
     "finished before it was computed": [Finished(request=1, payload_bytes=0, tail_us=0)],
@@ -690,7 +739,7 @@ def test_pushes_that_contradict_the_plan_are_our_own_fault() -> None:
         with pytest.raises(ValueError):
             ends.worker.push(1, chunk=chunk, layer=layer, payload_bytes=n_bytes)
     with pytest.raises(ValueError):
-        ends.worker.commit(1, chunk=0)
+        ends.commit(1, 0)
     ends.push(1, 0, 0)
     with pytest.raises(ValueError, match="out of order"):
         ends.push(1, 0, 0)
@@ -720,6 +769,23 @@ def test_both_ends_ping_and_learn_how_far_the_clocks_are_apart() -> None:
     ends.pump()
     sample = ends.client.best_clock_sample
     assert sample is not None and sample.offset_us == 5_000_000 and sample.round_trip_us == 0
+
+
+def test_clocks_that_drift_are_compared_by_what_was_heard_lately() -> None:
+    ends = Glued().open()
+    for _ in range(CLOCK_SAMPLES + 1):
+        ends.client_clock.advance(1.0)
+        ends.worker_clock.advance(1.001)
+        ends.client.tick()
+        ping = ends.client.take_output()
+        ends.worker.receive(ping)
+        # the first answer is the quickest, and is forgotten in the end
+        ends.client_clock.advance(0.0001 if ends.client.best_clock_sample else 0)
+        ends.client.receive(ends.worker.take_output())
+    sample = ends.client.best_clock_sample
+    assert sample is not None and sample.round_trip_us == 100
+    newest_us = ends.worker_clock.now_us - (ends.client_clock.now_us - 50)
+    assert sample.offset_us == newest_us
 
 
 def test_a_silent_peer_is_given_up_after_three_heartbeats() -> None:
