@@ -48,8 +48,10 @@ class HeldPrefiller(ModelPrefiller):
     def __init__(self, model: Model, pool: SequencePool) -> None:
         super().__init__(model, pool, PrefixCache(pool, budget_bytes=0))
         self.allowed = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
 
     def compute(self, parts: list[Part]) -> None:
+        self.entered.release()
         assert self.allowed.acquire(timeout=TIMEOUT_S)
         super().compute(parts)
 
@@ -272,14 +274,12 @@ def test_a_cancelled_checkpoint_makes_room_for_the_next(
         answer = sides.ask()
         sides.compute(answer, 2)
         # The third chunk waits to be computed, and has its room.
-        worker = sides.worker.worker
-        assert worker is not None
-        with worker._changed:
-            assert worker._changed.wait_for(lambda: worker._set_aside is not None, TIMEOUT_S)
+        for _ in range(3):
+            assert sides.prefiller.entered.acquire(timeout=TIMEOUT_S)
+        assert sides.worker.worker is not None and sides.worker.worker._set_aside is not None
         sides.loop.cancel("one")
         assert isinstance(answer.last, Finished)
-        sides.prefiller.allowed.release()
-        again = sides.ask()
-        sides.compute(again, N_CHUNKS)
-        _, handoff = finished(again)
+        sides.prefiller.allowed.release(1000)
+        # Of another prompt, or the worker would have some of it already.
+        _, handoff = finished(ask(sides.loop, sides.prompt[::-1]))
         assert handoff.bytes == sides.whole_bytes(n_checkpoints=1)
