@@ -22,6 +22,7 @@ from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, KVType
 from engine.handoff.checkpoints import Checkpoints
+from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.failure import FailureCode
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.prefill_worker import PrefillWorker
@@ -48,8 +49,10 @@ class HeldPrefiller(ModelPrefiller):
     def __init__(self, model: Model, pool: SequencePool) -> None:
         super().__init__(model, pool, PrefixCache(pool, budget_bytes=0))
         self.allowed = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
 
     def compute(self, parts: list[Part]) -> None:
+        self.entered.release()
         assert self.allowed.acquire(timeout=TIMEOUT_S)
         super().compute(parts)
 
@@ -65,8 +68,8 @@ class Sides:
     prompt: list[int]
     chunks: list[tuple[int, int]]
 
-    def ask(self, *, reuse: bool = True) -> Answer:
-        return ask(self.loop, self.prompt, reuse=reuse)
+    def ask(self) -> Answer:
+        return ask(self.loop, self.prompt)
 
     def whole_bytes(self, *, n_checkpoints: int) -> int:
         """Of a handoff of all of the prompt."""
@@ -96,9 +99,9 @@ class Sides:
         os.kill(self.worker.worker.courier_pid, signal.SIGKILL)
 
 
-def ask(loop: EngineLoop, prompt: list[int], *, reuse: bool = True) -> Answer:
+def ask(loop: EngineLoop, prompt: list[int]) -> Answer:
     answer = Answer()
-    sampling = SamplingParams(temperature=0, max_tokens=N_ANSWER, ignore_eos=True, cache_prompt=reuse)
+    sampling = SamplingParams(temperature=0, max_tokens=N_ANSWER, ignore_eos=True)
     loop.submit(
         Request(request_id="one", tokens=tuple(prompt), sink=answer, sampling=sampling, prefill="auto")
     )
@@ -129,7 +132,9 @@ def new_loop(model: Model, pool: SequencePool, chunk_tokens: int, client: Client
 
 
 @contextlib.contextmanager
-def joined(tmp_path: Path, model: Model, chunk_tokens: int) -> Iterator[Sides]:
+def joined(
+    tmp_path: Path, model: Model, chunk_tokens: int, codec: CodecPolicy = CodecPolicy.AUTO
+) -> Iterator[Sides]:
     n_prompt = N_CHUNKS * chunk_tokens
     spec = model.spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_prompt + 2 * N_ANSWER, n_slots=1)
     client = ClientSide(tmp_path / "client", spec)
@@ -141,7 +146,7 @@ def joined(tmp_path: Path, model: Model, chunk_tokens: int) -> Iterator[Sides]:
         memory=memory,
         prefiller=prefiller,  # type: ignore[arg-type]
     )
-    same = {"identity": identity(spec), "max_prompt_tokens": spec.n_ctx}
+    same = {"identity": identity(spec), "max_prompt_tokens": spec.n_ctx, "codec": codec}
     loop = None
     try:
         config = courier_config(Role.PREFILL, worker.folder, client.identity.fingerprint, **same)
@@ -251,11 +256,12 @@ def test_a_worker_that_comes_back_gets_what_is_left(
         assert tokens == alone(tiny_model, sides.prompt, 24)
 
 
+@pytest.mark.parametrize("codec", [CodecPolicy.RAW, CodecPolicy.LOSSLESS])
 def test_checkpoints_on_the_way_change_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Model
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Model, codec: CodecPolicy
 ) -> None:
     make_due(monkeypatch, 1, 3)
-    with joined(tmp_path, tiny_model, 24) as sides:
+    with joined(tmp_path, tiny_model, 24, codec) as sides:
         answer = sides.ask()
         sides.compute(answer, N_CHUNKS)
         tokens, handoff = finished(answer)
@@ -272,14 +278,12 @@ def test_a_cancelled_checkpoint_makes_room_for_the_next(
         answer = sides.ask()
         sides.compute(answer, 2)
         # The third chunk waits to be computed, and has its room.
-        worker = sides.worker.worker
-        assert worker is not None
-        with worker._changed:
-            assert worker._changed.wait_for(lambda: worker._set_aside is not None, TIMEOUT_S)
+        for _ in range(3):
+            assert sides.prefiller.entered.acquire(timeout=TIMEOUT_S)
+        assert sides.worker.worker is not None and sides.worker.worker._set_aside is not None
         sides.loop.cancel("one")
         assert isinstance(answer.last, Finished)
-        sides.prefiller.allowed.release()
-        again = sides.ask(reuse=False)
-        sides.compute(again, N_CHUNKS)
-        _, handoff = finished(again)
+        sides.prefiller.allowed.release(1000)
+        # Of another prompt, or the worker would have some of it already.
+        _, handoff = finished(ask(sides.loop, sides.prompt[::-1]))
         assert handoff.bytes == sides.whole_bytes(n_checkpoints=1)
