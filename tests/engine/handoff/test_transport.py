@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 
 import pytest
 
 from engine.bench import netns
 from engine.errors import HostError, InvalidRequest, PeerUnreachable
 from engine.handoff import transport
-from engine.handoff.transport import Address, DataSender, Outgoing, buffers, called_from, connect, listen
+from engine.handoff.transport import Address, buffers, called_from, connect, listen
 from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES
 
 
@@ -138,38 +135,6 @@ def test_callers_are_named_as_they_are_called(place: tuple, written: str) -> Non
 def test_what_the_system_grants_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert re.fullmatch(r"buffers of [\d.]+ MiB to receive and [\d.]+ MiB to send", buffers(listener))
-
-
-class Sink:
-    """A connection that takes everything."""
-
-    def __init__(self) -> None:
-        self.taken = b""
-
-    def settimeout(self, seconds: float | None) -> None:
-        pass
-
-    def sendall(self, data: bytes) -> None:
-        self.taken += data
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_part_that_cannot_be_made_ends_the_link_and_nothing_follows_it() -> None:
-    def parts() -> Iterator[bytes]:
-        yield b"half a frame"
-        raise MemoryError("no room to pack")
-
-    ends: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    dealt_with = threading.Event()
-    sender, sink = DataSender(ends.put), Sink()
-    sender.put(Outgoing(parts=parts(), wanted=lambda: True))
-    sender.put(Outgoing(parts=(b"more",), wanted=lambda: True, sent=dealt_with.set))
-    sender.attach(sink)  # type: ignore[arg-type]
-    assert isinstance(ends.get(timeout=10), MemoryError)
-    assert dealt_with.wait(10)
-    assert sink.taken == b"half a frame"
 
 
 # Where a link-local address stands, a process listens there; another calls it. Both name the cable as the zone.
