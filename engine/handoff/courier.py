@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.cache.spec import KVType
 from engine.errors import (
     BatonError,
     HostError,
@@ -67,6 +68,7 @@ from engine.node.identity import (
     mutual_context,
 )
 from engine.repeats import Repeats
+from engine.wire.blocks import LosslessSpeed
 from engine.wire.client import ClientConnection
 from engine.wire.codec import (
     CODECS,
@@ -88,7 +90,6 @@ from engine.wire.limits import (
     SESSION_BYTES,
 )
 from engine.wire.messages import Attach, Hello, HelloReply, Role
-from engine.wire.packing import lossless_speed
 from engine.wire.worker import WorkerConnection
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,17 @@ def end_with_thread(died: threading.ExceptHookArgs) -> None:
     """A thread that dies of a mistake takes its courier along: the engine starts another, where all are there."""
     log.critical("a thread of the courier died", exc_info=died.exc_value)
     os._exit(1)
+
+
+def _import_packing() -> None:
+    """What packs rows needs numpy, which is not waited for: the first handoff of a link is raw unless set otherwise."""
+    import engine.wire.packing  # noqa: F401
+
+
+def _lossless_speed(kv_type: KVType) -> LosslessSpeed:
+    from engine.wire.packing import lossless_speed
+
+    return lossless_speed(kv_type)
 
 
 def now_us() -> int:
@@ -163,6 +175,7 @@ class Courier:
             self._emit(ch.Listening(port=listener.getsockname()[1]))
             threading.Thread(target=self._accept, args=(listener,), name="listener", daemon=True).start()
         threading.Thread(target=self._stay_alive, name="alive", daemon=True).start()
+        threading.Thread(target=_import_packing, name="packing", daemon=True).start()
         while (message := self._channel.receive(ch.FROM_ENGINE)) is not None:
             self._engine_silent_s = 0.0
             self._obey(message)
@@ -321,7 +334,7 @@ class Courier:
             memory=self._memory,
             chooser=CodecChooser(
                 self._config.codec,
-                speed=functools.partial(lossless_speed, self._config.identity.kv_type),
+                speed=functools.partial(_lossless_speed, self._config.identity.kv_type),
             ),
             streams=self._streams,
         )

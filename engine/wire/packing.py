@@ -1,7 +1,8 @@
 """The two ways to pack a block of K or V rows, in numpy: without loss, and as 8-bit codes with a scale for each head.
 
-Nothing here is compiled: numpy packs and unpacks 2 to 4 GB of rows a second on one core, more than a 10 Gbit/s link
-takes. It lets go of the interpreter lock meanwhile, as the compressor does.
+Nothing here is compiled: on one core numpy makes 8-bit codes of 1.5 to 2.6 GB of rows a second, and rows of codes
+faster than that: more than a 10 Gbit/s link takes. It lets go of the interpreter lock meanwhile, as the compressor
+does.
 """
 
 from __future__ import annotations

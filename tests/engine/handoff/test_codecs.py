@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +14,13 @@ import pytest
 from engine.cache.spec import LayerKind
 from engine.handoff.client_events import Failed, Finished
 from engine.handoff.codec_choice import CodecPolicy
+from engine.handoff.transport import DataSender, Outgoing
 from engine.wire.codec import CODECS, DataHeader, PayloadCodec, encode_data_header
 from engine.wire.messages import Role
 from tests.engine.handoff.lying import LyingWorker, dial
 from tests.engine.handoff.pairs import (
     SPEC,
+    TIMEOUT_S,
     ClientSide,
     WorkerSide,
     courier_config,
@@ -188,3 +192,35 @@ def test_a_worker_that_knows_raw_alone_is_asked_for_that(tmp_path: Path) -> None
         client.ask(1, N_TOKENS)
         liar.accept()
         assert [job.codec for job in liar._connection._jobs.values()] == [PayloadCodec.RAW]
+
+
+class Sink:
+    """A connection that takes everything."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def settimeout(self, seconds: float | None) -> None:
+        pass
+
+    def sendall(self, data: bytes) -> None:
+        self.taken += data
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_block_that_cannot_be_packed_ends_the_link_and_nothing_follows_it() -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"half a frame"
+        raise MemoryError("no room to pack")
+
+    ends: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    dealt_with = threading.Event()
+    sender, sink = DataSender(ends.put), Sink()
+    sender.put(Outgoing(parts=parts(), wanted=lambda: True))
+    sender.put(Outgoing(parts=(b"more",), wanted=lambda: True, sent=dealt_with.set))
+    sender.attach(sink)  # type: ignore[arg-type]
+    assert isinstance(ends.get(timeout=TIMEOUT_S), MemoryError)
+    assert dealt_with.wait(TIMEOUT_S)
+    assert sink.taken == b"half a frame"
