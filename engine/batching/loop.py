@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -185,6 +185,7 @@ class EngineLoop:
             reasons=dict(self._reasons),
             worker=self._remote.worker(),
             route=self._remote.route_snapshot(),
+            prefixes=self._prefixes.status() if self._prefixes is not None else None,
         )
 
     def _slot_snapshot(self, slot: int) -> SlotSnapshot:
@@ -431,10 +432,11 @@ class EngineLoop:
             return
         if isinstance(events[0], Token):
             self.journal.token(generation.timeline, now)
-        if isinstance(events[-1], Finished):
-            self._leave(generation, events[-1])
-        for event in events:
-            self._send(generation.request, event)
+        *before, last = events
+        if isinstance(last, Finished):
+            self._end(generation, last, before=before)
+        else:
+            self._send(generation.request, last)
 
     def _note_computed(self, chunk: ChunkPlan, began: float, now: float) -> None:
         generation = self._generations[chunk.slot]
@@ -537,9 +539,7 @@ class EngineLoop:
             return
         generation = next((g for g in self._generations if g and g.request_id == request_id), None)
         if generation is not None:
-            finished = generation.finished(FinishReason.CANCELLED, self._clock())
-            self._leave(generation, finished)
-            self._send(generation.request, finished)
+            self._end(generation, generation.finished(FinishReason.CANCELLED, self._clock()))
 
     def _end_unanswered(self, request: Request, timeline: Timeline, reason: FinishReason) -> None:
         """The end of a request that never had a slot."""
@@ -557,15 +557,18 @@ class EngineLoop:
                 self._fail(generation, error)
 
     def _fail(self, generation: Generation, error: BatonError) -> None:
-        failed = Failed(request_id=generation.request_id, error=error)
-        self._leave(generation, failed)
-        self._send(generation.request, failed)
+        self._end(generation, Failed(request_id=generation.request_id, error=error))
+
+    def _end(self, generation: Generation, last: Finished | Failed, before: Sequence[Event] = ()) -> None:
+        """Send the last events, the slot being left: who gets the last one finds it free."""
+        try:
+            self._leave(generation, last)
+        finally:
+            for event in (*before, last):
+                self._send(generation.request, event)
 
     def _leave(self, generation: Generation, event: Finished | Failed) -> None:
-        """The slot keeps its cache for the next prompt that begins alike, and is free for it.
-
-        Before the last event is sent: who gets that event finds the slot free.
-        """
+        """The slot keeps its cache for the next prompt that begins alike, and is free for it."""
         slot = generation.slot
         self._generations[slot] = None
         # Of a handoff that has come whole only its figures are still under way, which a cancel would lose.

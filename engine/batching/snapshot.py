@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.cache.blocks import PrefixStatus
 from engine.handoff.client_events import ClientStatus
 
 
@@ -40,7 +41,7 @@ class RouteSnapshot:
 class LoopSnapshot:
     """The queue, all slots, the worker, and how often each reason for a prefill's place was given since the start.
 
-    `worker` is None where none is configured.
+    `worker` is None where none is configured, `prefixes` where nothing is kept beside the slots.
     """
 
     slots: tuple[SlotSnapshot, ...]
@@ -48,3 +49,4 @@ class LoopSnapshot:
     reasons: dict[str, int]
     worker: ClientStatus | None
     route: RouteSnapshot
+    prefixes: PrefixStatus | None

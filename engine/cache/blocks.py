@@ -46,6 +46,15 @@ class Prefix(Generic[Content]):
     blocks: tuple[Block[Content], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrefixStatus:
+    """What is kept, positions that prefixes share counted once, and how many bytes may be."""
+
+    n_bytes: int
+    budget_bytes: int
+    n_tokens: int
+
+
 class BlockIndex(Generic[Content]):
     """All blocks, in at most `budget_bytes`.
 
@@ -60,10 +69,9 @@ class BlockIndex(Generic[Content]):
         self._blocks: dict[bytes, Block[Content]] = {}
         self._uses = 0
 
-    @property
-    def n_tokens(self) -> int:
-        """Positions that are kept, shared ones counted once."""
-        return sum(len(block.tokens) for block in list(self._blocks.values()))
+    def status(self) -> PrefixStatus:
+        n_tokens = sum(len(block.tokens) for block in self._blocks.values())
+        return PrefixStatus(n_bytes=self.n_bytes, budget_bytes=self.budget_bytes, n_tokens=n_tokens)
 
     def find(self, tokens: list[int]) -> Prefix[Content]:
         """The longest prefix of `tokens` that a sequence can go on from. Changes nothing."""

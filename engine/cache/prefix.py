@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engine.cache.blocks import BLOCK_TOKENS, BlockIndex, Prefix
+from engine.cache.blocks import BLOCK_TOKENS, BlockIndex, Prefix, PrefixStatus
 from engine.cache.window import WindowCache
 
 if TYPE_CHECKING:
@@ -39,15 +39,6 @@ class Restored:
 
     slot: int
     length: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrefixStatus:
-    """What is kept, and what may be."""
-
-    n_bytes: int
-    budget_bytes: int
-    n_tokens: int
 
 
 class PrefixCache:
@@ -81,11 +72,7 @@ class PrefixCache:
 
     def status(self) -> PrefixStatus:
         with self._lock:
-            return PrefixStatus(
-                n_bytes=self._index.n_bytes,
-                budget_bytes=self._index.budget_bytes,
-                n_tokens=self._index.n_tokens,
-            )
+            return self._index.status()
 
     def find(self, tokens: list[int]) -> KeptPrefix:
         """The longest kept prefix of `tokens`."""

@@ -78,6 +78,10 @@ def _present(snapshot: LoopSnapshot) -> Iterator[Metric]:
     yield _gauge(
         "kv_cache_usage_ratio", "Share of the cache that holds tokens, 0 to 1.", n_held / max(1, n_positions)
     )
+    if (kept := snapshot.prefixes) is not None:
+        yield _gauge("prefix_cache_bytes", "Bytes of prefixes kept beside the slots.", kept.n_bytes)
+        yield _gauge("prefix_cache_limit_bytes", "Bytes that may be kept so.", kept.budget_bytes)
+        yield _gauge("prefix_cache_tokens", "Tokens of prefixes kept beside the slots.", kept.n_tokens)
     yield _gauge("worker_configured", "1 where a worker is configured.", link is not None)
     yield _gauge("worker_connected", "1 while the worker is connected.", link is not None and link.ready)
 

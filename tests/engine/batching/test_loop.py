@@ -365,3 +365,16 @@ def test_the_snapshot_tells_what_the_slots_do():
         assert busy.n_generated >= 2
         assert (idle.state, idle.request_id) == ("idle", None)
         bench.loop.cancel(answer.request_id)
+
+
+def test_a_mistake_while_a_slot_is_left_keeps_no_answer_back(monkeypatch, caplog):
+    with Bench(prefix_bytes=1 << 20) as bench:
+
+        def mistake(*_):
+            raise RuntimeError("a mistake of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.prefixes, "save", mistake)
+            assert isinstance(bench.ask("hello").last, Finished)
+        assert isinstance(bench.ask("hello again").last, Finished)
+    assert "a mistake of ours" in caplog.text

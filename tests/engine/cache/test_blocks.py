@@ -84,7 +84,7 @@ def test_a_longer_part_takes_the_place_of_a_shorter_one() -> None:
     index = index_of()
     for n in (10, 200, 300, 500, 700):
         keep(index, tokens[:n])
-    assert index.n_bytes == 3 * BYTES and index.n_tokens == 700
+    assert index.n_bytes == 3 * BYTES and index.status().n_tokens == 700
     # the other way round nothing is added
     keep(index, tokens[:650])
     assert index.n_bytes == 3 * BYTES and index.find(tokens).length == 700

@@ -67,6 +67,7 @@ def test_sums_agree_with_the_answers():
     held = sum(slot.n_cached for slot in s.bench.loop.snapshot().slots)
     assert found["baton_kv_cache_tokens",] == held > 0
     assert found["baton_kv_cache_usage_ratio",] == held / 1024
+    assert found["baton_prefix_cache_tokens",] == found["baton_prefix_cache_limit_bytes",] == 0
     assert found["baton_model_info", "fake"] == 1
 
 
