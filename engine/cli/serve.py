@@ -150,7 +150,8 @@ class _Service:
 
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
-            _print_event(ready=True, port=self._server.port, fingerprint=engine.fingerprint)
+            listening = {} if engine.listen_port is None else {"listen_port": engine.listen_port}
+            _print_event(ready=True, port=self._server.port, fingerprint=engine.fingerprint, **listening)
             return
         tell(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", sys.stderr)
         tell(f'Ask it:  baton chat "Hello" --port {self._server.port}', sys.stderr)

@@ -1,9 +1,10 @@
-"""`baton serve` on a computer that lacks something: what it needs, and what it does without."""
+"""`baton serve`: what it says, and what it does on a computer that lacks something."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -61,3 +62,13 @@ def test_with_a_worker_the_settings_folder_is_needed_and_named(no_settings: dict
     assert out == ""
     assert "baton: this computer's identity in" in errors
     assert "Traceback" not in errors
+
+
+def test_a_free_port_for_the_worker_to_call_is_told(tmp_path: Path, smollm2_path: Path) -> None:
+    env = {**os.environ, "BATON_MODELS": str(smollm2_path.parent)}
+    words = ["--listen", "127.0.0.1:0", "--trust", "ab" * 32, "--identity", str(tmp_path)]
+    with serve(*words, env=env) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", ready["listen_port"]), TIMEOUT_S):
+            process.communicate(timeout=TIMEOUT_S)
