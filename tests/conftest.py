@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from engine.paths import cache_dir
+from engine.waiting import limit_spinning
 
-# Engines of one test, and several tests' where they run side by side, share few cores: threads that spin while they
-# wait would take those from the others. Before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch is imported, as every command does.
+limit_spinning()
 
 # Names as in resources/models.toml; read from there they would hide a broken catalogue behind skipped tests.
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.bench.processor import expected_features
 from engine.bench.subject import Subject
 from engine.errors import InvalidRequest, ProcessFailed
+from engine.waiting import environment_of_others
 
 NAME = "llama.cpp"
 PEERS = (NAME,)
@@ -54,7 +55,7 @@ def start_peer(program: Path = PROGRAM) -> Subject:
     python = os.environ.get(PYTHON_VARIABLE) or sys.executable
     try:
         # -P: the program's folder holds modules of Baton that the peer's Python must not take for its own.
-        return Subject(NAME, [python, "-P", str(program)])
+        return Subject(NAME, [python, "-P", str(program)], env=environment_of_others())
     except ProcessFailed as error:
         raise ProcessFailed(
             f"{error}\n`make peer` builds {NAME} for this computer; "

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import threading
@@ -19,9 +18,6 @@ from typing import IO, Any, Self
 
 from engine.errors import ProcessFailed
 from engine.paths import own_command
-
-# Engines that share a computer would steal each other's cores if their threads waited by spinning.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 # A child that has not ended so long after being told to is killed; less than what its parent has for its own end.
 _GRACE_S = 2.0
@@ -50,7 +46,6 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
-                env={**_ENVIRONMENT, **os.environ},
             )
         self._reader = threading.Thread(target=self._read, name=f"{name}-events", daemon=True)
         self._give_up_at_s: float | None = None

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from engine.cli.lifetime import unwinding_on_signals
 from engine.errors import BatonError, UserError
+from engine.waiting import limit_spinning
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -61,6 +62,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` are the words after the program's name. Returns the exit status, never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
+    limit_spinning()
     try:
         with unwinding_on_signals():
             return _answered(words)

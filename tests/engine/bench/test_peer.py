@@ -77,7 +77,7 @@ def test_many_cores_are_not_all_tried(n_cores: int, counts: list[int]) -> None:
 def test_a_missing_peer_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # -S: without site-packages no Python has the package
     monkeypatch.setattr(
-        peers, "Subject", lambda name, command: Subject(name, [command[0], "-S", *command[1:]])
+        peers, "Subject", lambda name, command, env: Subject(name, [command[0], "-S", *command[1:]], env=env)
     )
     monkeypatch.setenv(peers.PYTHON_VARIABLE, sys.executable)
     with pytest.raises(ProcessFailed) as failure:
