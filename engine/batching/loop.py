@@ -393,7 +393,12 @@ class EngineLoop:
     def _return_to_worker(self, slot: int) -> None:
         """Let the worker do the rest of a prompt that is prefilled here only because it was away."""
         generation, rest = self._generations[slot], self._scheduler.rest_of_prefill(slot)
-        if generation is None or rest is None or generation.returns_left <= 0:
+        if (
+            generation is None
+            or rest is None
+            or generation.returns_left <= 0
+            or not self._remote.may_have_room
+        ):
             return
         start, stop = rest
         decision = self._remote.decide(generation.request, start=start, stop=stop, local_backlog=0)
@@ -508,6 +513,9 @@ class EngineLoop:
         generation.note_remote(prefill="local", reason=event.code, detail=event.message)
         if event.code not in _PASSING_FAILURES:
             generation.returns_left = 0
+        elif event.code == Code.BUSY:
+            # It did nothing for this prompt yet, and will have room when another one is done.
+            generation.returns_left = _MAX_RETURNS
         self._scheduler.remote_failed(generation.slot)
         now = self._clock()
         self.journal.fell_back(generation.timeline, event, now)

@@ -29,6 +29,7 @@ from engine.handoff.client_events import (
 )
 from engine.handoff.rates import PrefillRates
 from engine.handoff.route import MIN_REMOTE_TOKENS, Decision, RoutePolicy, RouteReason, choose, reason_to_stay
+from engine.wire.messages import Code
 
 if TYPE_CHECKING:
     from engine.cache.sequence import SequenceState
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 # How many prompts the worker is expected to hold: a guess at its memory, put right by each of its answers.
 _REMEMBERED_PROMPTS = 16
+
+# A worker that was full of other computers' prompts is asked again after this time.
+_FULL_FOR_S = 1.0
 
 # With a smaller share than this come while the worker computed, it was the link that took the time.
 _LINK_LIMITS_BELOW = 0.5
@@ -117,6 +121,8 @@ class RemotePrefill:
         self._slots: dict[int, _Asked] = {}
         # Prompts that the worker has computed, as far as is known here, the newest last.
         self._warm: deque[list[int]] = deque(maxlen=_REMEMBERED_PROMPTS)
+        # When its pool was full; with each prompt of ours that leaves it there is room again.
+        self._full_at: float | None = None
         # The first prompt either way also makes weights and kernels ready, and says nothing of the next.
         self._is_warm = {"local": False, "remote": False}
 
@@ -170,6 +176,11 @@ class RemotePrefill:
         if reason_to_stay(request.kind) is None and len(tokens) >= self._route.min_tokens:
             self._client.warm(tokens)
             self._warm.append(list(tokens))
+
+    @property
+    def may_have_room(self) -> bool:
+        """Whether the worker may take another prompt: it has not just said that it is full."""
+        return self._full_at is None or self._clock() - self._full_at > _FULL_FOR_S
 
     def prefilled_here(self, n_tokens: int, seconds: float) -> None:
         """Learn from a prompt of which `n_tokens` were computed on this computer in `seconds`."""
@@ -254,8 +265,11 @@ class RemotePrefill:
                 case Failed():
                     # Nothing is learned of how fast it would have been; the next long prompt tries again.
                     asked.alone = False
+                    if event.code == Code.BUSY:
+                        self._full_at = self._clock()
                 case Finished():
                     del self._slots[event.request_id]
+                    self._full_at = None
                     if event.overlap < _LINK_LIMITS_BELOW and event.receive_ms > 0:
                         n_sent = len(asked.tokens) - asked.first
                         self._route.rates.observe_link(n_sent, event.receive_ms / 1000.0)
@@ -266,9 +280,9 @@ class RemotePrefill:
 
     def _forget_beyond(self, tokens: list[int], n_held: int) -> None:
         """The worker has just said how many of `tokens` it holds."""
-        for known in self._warm:
-            if common_prefix(known, tokens) > n_held:
-                del known[n_held:]
+        for _ in range(len(self._warm)):
+            known = self._warm.popleft()
+            self._warm.append(known[:n_held] if common_prefix(known, tokens) > n_held else known)
 
     def route_snapshot(self) -> RouteSnapshot:
         """From any thread."""

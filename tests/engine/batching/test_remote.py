@@ -293,7 +293,7 @@ def test_a_worker_is_asked_again_only_so_often():
     with Bench(worker=True) as bench:
         answer = bench.ask(LONG, prefill="remote")
         for _ in range(4):
-            settle_failure(bench.client, bench.client.wait_asked(), commits=1, code="busy")
+            settle_failure(bench.client, bench.client.wait_asked(), commits=1, code="link_closed")
         assert isinstance(answer.last, Finished)
         assert answer.tokens == alone()
         assert len(bench.client.asked) == 4
@@ -301,6 +301,36 @@ def test_a_worker_is_asked_again_only_so_often():
         settle_failure(bench.client, bench.client.wait_asked(), commits=1, code="out_of_memory")
         assert isinstance(answer.last, Finished)
         assert len(bench.client.asked) == 5
+
+
+OTHER = "another prompt, long enough for the worker"
+
+
+def test_a_full_worker_is_asked_again_when_it_has_room():
+    """Meanwhile the prompt is prefilled here; how often the worker was full does not count."""
+    with Bench(worker=True) as bench:
+        for _ in range(5):
+            asked_before = len(bench.client.asked)
+            other = bench.ask(OTHER, prefill="remote", max_tokens=0, cache_prompt=False)
+            there = bench.client.wait_asked()
+            answer = bench.ask(LONG, prefill="remote", cache_prompt=False)
+            refused = bench.client.wait_asked()
+            bench.model.hold()
+            settle_failure(bench.client, refused, code="busy")
+            for _ in range(2):
+                bench.model.wait_entered()
+                bench.model.allow()
+            bench.model.wait_entered()
+            assert len(bench.client.asked) == asked_before + 2
+            while bench.client.asked[there].chunks:
+                bench.client.commit(there)
+            bench.client.finish(there)
+            bench.model.release()
+            again = bench.client.wait_asked()
+            assert bench.client.asked[again].first >= 3 * 8
+            settle_failure(bench.client, again, code="out_of_memory")
+            assert isinstance(answer.last, Finished) and isinstance(other.last, Finished)
+            assert answer.tokens == alone()
 
 
 def test_the_route_learns_from_every_prompt_but_the_first():
