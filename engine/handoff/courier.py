@@ -43,6 +43,7 @@ from engine.handoff.transport import (
     CONTROL_PROTOCOL,
     DATA_PROTOCOL,
     Address,
+    a_start_hangs,
     abort,
     called_from,
     connect,
@@ -101,6 +102,10 @@ _LONGEST_WAIT_S = 5.0
 # A line of the log for the first caller of a kind who is turned away, and one more each time this is over.
 _COUNT_STRANGERS_S = 60.0
 
+# A thread runs within milliseconds; and the last words to all links are said within this time, or not at all.
+_START_S = 3.0
+_GOODBYE_S = 2.0
+
 _SWITCH_INTERVAL_S = 0.00005
 
 
@@ -116,6 +121,7 @@ def main() -> None:
     channel = ch.Channel(socket.socket(fileno=config.channel_descriptor))
     memory = SharedMemory(config.memory_descriptor, config.memory_bytes)
     courier = Courier(config, channel, memory)
+    threading.Thread(target=_watch, args=(courier.closing,), name="watchdog", daemon=True).start()
     courier.run()
     # Threads may still wait on sockets; nothing of theirs is worth waiting for.
     os._exit(0)
@@ -138,6 +144,16 @@ def _lossless_speed(kv_type: KVType) -> LosslessSpeed:
     return lossless_speed(kv_type)
 
 
+def _watch(closing: threading.Event) -> None:
+    """End a courier whose threads wait for one that never came to run, and one that cannot say goodbye."""
+    while not closing.wait(ch.ALIVE_EVERY_S):
+        if a_start_hangs(longer_than_s=_START_S):
+            log.critical("a thread could not be started for want of memory")
+            os._exit(1)
+    time.sleep(_GOODBYE_S)
+    os._exit(0)
+
+
 def now_us() -> int:
     """The clock of all times that engines and couriers of one computer exchange."""
     return time.monotonic_ns() // 1000
@@ -156,7 +172,7 @@ class Courier:
         self._lock = threading.Lock()
         self._links: dict[int, Link] = {}
         self._numbers = itertools.count(1)
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._callers: dict[ssl.SSLSocket, None] = {}
         self._turned_away = Repeats(_COUNT_STRANGERS_S)
         self._engine_silent_s = 0.0
@@ -179,7 +195,7 @@ class Courier:
         while (message := self._channel.receive(ch.FROM_ENGINE)) is not None:
             self._engine_silent_s = 0.0
             self._obey(message)
-        self._closing.set()
+        self.closing.set()
         for link in self._all_links():
             link.end(Going("it was stopped"))
         for link in self._all_links():
@@ -194,7 +210,7 @@ class Courier:
 
     def _stay_alive(self) -> None:
         """Tell the engine that we are there, and see that it is. A stopped engine cannot serve, whatever we answer."""
-        while not self._closing.wait(ch.ALIVE_EVERY_S):
+        while not self.closing.wait(ch.ALIVE_EVERY_S):
             self._emit(ch.Alive())
             self._count_strangers()
             # Counted in turns of this loop: a courier that was stopped itself has not counted meanwhile.
@@ -364,7 +380,7 @@ class Courier:
         """Keep one link to `address` up until the engine goes."""
         wait_s = _FIRST_WAIT_S
         introduced = False
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             try:
                 if not introduced:
                     self._introduce_to(address)
@@ -379,7 +395,7 @@ class Courier:
                 link.over.wait()
                 if isinstance(link.failure, PeerLost):
                     wait_s = _FIRST_WAIT_S
-            self._closing.wait(wait_s)
+            self.closing.wait(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _introduce_to(self, address: Address) -> None:
@@ -431,12 +447,12 @@ class Courier:
     # Being called.
 
     def _accept(self, listener: socket.socket) -> None:
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             try:
                 connection, peer = listener.accept()
             except OSError:
                 # Out of descriptors, or a caller that has gone already: neither ends the listener.
-                self._closing.wait(0.05)
+                self.closing.wait(0.05)
                 continue
             name = str(called_from(peer))
             greeter = threading.Thread(

@@ -304,12 +304,26 @@ def abort(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
+# Threads that are being started, and since when. One for which memory runs out at the wrong moment dies before it can
+# say that it runs, and whoever started it waits for that for ever.
+_being_started: dict[threading.Thread, float] = {}
+
+
 def start(thread: threading.Thread) -> None:
     """Raises HostError where this computer has no room for another thread."""
+    _being_started[thread] = time.monotonic()
     try:
         thread.start()
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise HostError("this computer has no room for another thread: end other programs") from error
+    finally:
+        _being_started.pop(thread, None)
+
+
+def a_start_hangs(*, longer_than_s: float) -> bool:
+    """Whether a thread that was to be started so long ago does not run, and never will."""
+    begun = list(_being_started.values())
+    return bool(begun) and time.monotonic() - min(begun) > longer_than_s
 
 
 class Waker:
