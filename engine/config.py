@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.numbers import number_text
-from engine.wire.limits import MAX_DATA_STREAMS
+from engine.wire.limits import MAX_CHUNK_TOKENS, MAX_DATA_STREAMS, MIN_CHUNK_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ PREFILLS = Setting(
     minimum=1,
     maximum=SLOTS.maximum,
     example="2",
-    help="prompts prefilled at once; one more is told that the worker is busy (default: as many as --slots)",
+    help="prompts prefilled at once, at most --slots; one more is told that the worker is busy (default: as many)",
 )
 PASS_TOKENS = Setting(
     name="pass_tokens",
@@ -265,8 +265,8 @@ CHUNK = Setting(
     kind=int,
     default=512,
     unit="tokens",
-    minimum=1,
-    maximum=65536,
+    minimum=MIN_CHUNK_TOKENS,
+    maximum=MAX_CHUNK_TOKENS,
     help="tokens of a prompt computed in one step, the same on both computers",
 )
 ROUTE = Setting(

@@ -407,7 +407,7 @@ class EngineLoop:
         generation.returns_left -= 1
         decision = self._ask_worker(generation, start, stop, decision)
         if decision.remote:
-            log.info("the worker is back and prefills the rest of %s", generation.request_id)
+            log.info("the worker is asked for the rest of %s", generation.request_id)
             generation.hand_over(start)
             self._scheduler.hand_over(slot)
             self.journal.returned(generation.timeline)
@@ -508,7 +508,8 @@ class EngineLoop:
         """The worker gave up; what is missing is prefilled here as soon as the memory is ours again."""
         if self._scheduler.slots[generation.slot].state is not SlotState.PREFILL_REMOTE:
             return
-        log.warning("remote prefill of %s failed (%s): %s", generation.request_id, event.code, event.message)
+        level = logging.INFO if event.code == Code.BUSY else logging.WARNING
+        log.log(level, "no remote prefill of %s (%s): %s", generation.request_id, event.code, event.message)
         self._reasons[event.code] += 1
         generation.note_remote(prefill="local", reason=event.code, detail=event.message)
         if event.code not in _PASSING_FAILURES:

@@ -94,8 +94,8 @@ class Figures:
 
     @property
     def goodput(self) -> float | None:
-        """Bytes a second while they came in; None where they came at once."""
-        return self.bytes * 1000.0 / self.receive_ms if self.receive_ms > 0 else None
+        """Bytes a second over the link while they came in; None where they came at once."""
+        return self.wire_bytes * 1000.0 / self.receive_ms if self.receive_ms > 0 else None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from engine.bench import netns
 from engine.bench.cpu_time import cpu_seconds
 from engine.bench.geometries import Geometry
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType
-from engine.errors import HostError, PeerLost, ProcessFailed
+from engine.errors import HostError, OutOfMemory, PeerLost, ProcessFailed
 from engine.handoff.channel import CourierConfig
 from engine.handoff.client_events import Failed, Finished
 from engine.handoff.codec_choice import CodecPolicy
@@ -159,7 +161,13 @@ class Caches:
 
 @contextlib.contextmanager
 def caches(config: HandoffConfig) -> Iterator[Caches]:
-    """Filled memory for one handoff after another."""
+    """Filled memory for one handoff after another. Raises OutOfMemory where both ends do not fit."""
+    needed_bytes, free_bytes = 2 * config.spec.total_bytes(), psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        raise OutOfMemory(
+            f"both ends' caches take {needed_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free: "
+            "take fewer --tokens, or another --geometry"
+        )
     with _memory(config.spec) as source, _memory(config.spec) as landing:
         made = Caches(config, source, landing)
         made.fill()
@@ -185,7 +193,7 @@ class Run:
 
     @property
     def goodput_gbps(self) -> float:
-        return 8e-9 * self.finished.payload_bytes / self.took_s
+        return 8e-9 * self.finished.wire_bytes / self.took_s
 
     @property
     def cpu_s_per_gb(self) -> float:

@@ -74,8 +74,8 @@ _CODEC = replace(
 
 @dataclass(frozen=True, kw_only=True)
 class HandoffReport:
-    """What one handoff cost; `wire_bytes` came for its `bytes`. Rates are in Gbit/s of the latter; `cpu_s_per_gb` is of
-    both couriers together.
+    """What one handoff cost; `wire_bytes` came for its `bytes`. Rates are in Gbit/s of the former; `cpu_s_per_gb`, of
+    the latter, is both couriers' together.
 
     On loopback there is no ceiling, and so no limit of the tail. `goodput_gbps` is over the whole handoff: the link's
     own only where compute takes no time.
@@ -186,7 +186,7 @@ def table(config: HandoffConfig, report: HandoffReport) -> str:
         ("processor", f"{report.cpu_s_per_gb:.2f} s a GB, both couriers"),
     ]
     if report.ceiling_gbps is not None and report.tail_limit_ms is not None:
-        total_s = 8e-9 * report.bytes / report.goodput_gbps
+        total_s = 8e-9 * report.wire_bytes / report.goodput_gbps
         compute_s = config.compute_ms_per_chunk / 1000 * config.stop / config.chunk_tokens
         least_s = max(compute_s, 8e-9 * report.wire_bytes / report.ceiling_gbps)
         rows += [

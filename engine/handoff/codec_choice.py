@@ -90,7 +90,8 @@ class CodecChooser:
         packed, how = self._packed, "measured"
         if packed is None or not self._knows_packed(raw):
             speed = self._speed = self._speed or self._measure()
-            packed, how = min(raw / speed.ratio, speed.bytes_per_s), "expected"
+            # As if nothing were sent while a block is packed: both take the processor's time.
+            packed, how = 1 / (speed.ratio / raw + 1 / speed.bytes_per_s), "expected"
         reason = f"{packed / 1e9:.2f} GB/s {how} with lossless, {raw / 1e9:.2f} GB/s measured raw"
         if packed > _LEAST_GAIN * raw:
             return CodecChoice(codec=PayloadCodec.LOSSLESS, reason=reason)

@@ -189,4 +189,8 @@ def _refusal(endpoint: Endpoint, status: int, body: Any) -> UserError | HostErro
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         return endpoint.stranger(f"its answer has the status {status}")
+    if status == 401:
+        return UserError(
+            f"{endpoint.url} wants its API key: set BATON_API_KEY to it, and run the same command again"
+        )
     return InvalidRequest(message) if status < 500 else HostError(message)

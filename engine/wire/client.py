@@ -128,7 +128,7 @@ class RequestFinished(Event):
     """All of it has come. `received_before_compute_end_bytes` is by the worker's clock, mapped to ours.
 
     `payload_bytes` are of rows and states, `wire_bytes` what came for them. Of the rows, the `timed_bytes` of large
-    frames took `timed_us`, from each frame's header to its end.
+    frames took `timed_us`, in which one or more of them were on their way.
     """
 
     request: int
@@ -220,6 +220,8 @@ class _Handoff:
     wire_bytes: int = 0
     timed_bytes: int = 0
     timed_us: int = 0
+    n_timed: int = 0
+    timed_since_us: int = 0
     committed_bytes: int = 0
     first_byte_us: int = 0
     progressed_us: int = 0
@@ -578,6 +580,10 @@ class ClientConnection(Connection):
         if (header.chunk, header.layer) <= handoff.last_on_stream.get(stream, (-1, -1)):
             raise ProtocolError(f"layer {header.layer} of chunk {header.chunk} came out of order")
         handoff.last_on_stream[stream] = (header.chunk, header.layer)
+        if _is_timed(header):
+            if not handoff.n_timed:
+                handoff.timed_since_us = self._clock()
+            handoff.n_timed += 1
         landing = handoff.landings[header.layer]
         row, state_offset = part.first_row - landing.first, landing.state_offset
         if is_state and handoff.takes_checkpoints:
@@ -639,9 +645,11 @@ class ClientConnection(Connection):
         handoff.arrivals.append((now_us, header.payload_bytes))
         handoff.received_bytes += header.payload_bytes
         handoff.wire_bytes += wire_bytes
-        if header.rows and header.payload_bytes >= _LEAST_TIMED_BYTES:
+        if _is_timed(header):
             handoff.timed_bytes += header.payload_bytes
-            handoff.timed_us += now_us - begun_us
+            handoff.n_timed -= 1
+            if not handoff.n_timed:
+                handoff.timed_us += now_us - handoff.timed_since_us
         if handoff.state is not RequestState.DRAINING:
             self._commit_ready(handoff, events)
         return events
@@ -834,6 +842,11 @@ def _has_spare_places(plan: HandoffPlan, landings: dict[int, Landing]) -> bool:
         for index, shape in enumerate(plan.layers)
         if shape.kind is not LayerKind.ATTENTION
     )
+
+
+def _is_timed(header: DataHeader) -> bool:
+    """Whether how long the frame takes says something of the link."""
+    return header.rows > 0 and header.payload_bytes >= _LEAST_TIMED_BYTES
 
 
 def _our_time(clocks: ClockSample | None, worker_us: int) -> int | None:

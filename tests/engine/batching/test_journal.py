@@ -65,8 +65,8 @@ def test_a_remote_request_and_what_its_handoff_took():
         layer.queued_s < layer.first_byte_s < layer.last_byte_s < timeline.ended_at for layer in layers
     )
     assert (timeline.figures.hidden_ms, timeline.figures.hidden_share) == (6.5, 6.5 / 8)
-    assert timeline.figures.goodput == totals.goodput == 512_000
-    assert timeline.figures.best_goodput == totals.best_goodput == 512_000
+    assert timeline.figures.goodput == totals.goodput == 350_000
+    assert timeline.figures.best_goodput == totals.best_goodput == 350_000
     assert (totals.receive_s, totals.hidden_s) == (0.008, 0.0065)
     assert totals.handoff_bytes == 4096
     assert totals.routes == {("remote", "long_prompt"): 1}

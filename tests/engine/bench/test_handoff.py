@@ -8,17 +8,18 @@ import itertools
 import json
 import os
 import threading
+import types
 from pathlib import Path
 
 import pytest
 
-from engine.bench import netns, saturate
+from engine.bench import couriers, netns, saturate
 from engine.bench.couriers import LOOPBACK, Caches, HandoffConfig, caches, joined, opened
 from engine.bench.geometries import GEOMETRIES, Geometry
 from engine.bench.handoff import add_arguments, measure, run
 from engine.bench.paced import PacedPrefiller, landings_for
 from engine.cache.spec import CacheSpec, KVType, Landing, LayerKind, LayerSpec
-from engine.errors import HostError, UserError
+from engine.errors import HostError, OutOfMemory, UserError
 from engine.handoff.checkpoints import Checkpoints
 from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefiller import Part
@@ -331,3 +332,10 @@ def _skip_without_memory(n_bytes: int) -> None:
     free = next(line for line in known.read_text().splitlines() if line.startswith("MemAvailable"))
     if 1024 * int(free.split()[1]) < n_bytes:
         pytest.skip(f"{n_bytes / 1e9:.0f} GB of memory have to be free")
+
+
+def test_more_than_memory_holds_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 2 * config().spec.total_bytes() - 1
+    monkeypatch.setattr(couriers.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=free))
+    with pytest.raises(OutOfMemory, match=r"GB, and .* GB are free: take fewer --tokens"):
+        measure(config())

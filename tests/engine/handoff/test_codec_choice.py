@@ -57,10 +57,10 @@ def test_a_link_is_measured_before_it_is_judged() -> None:
 @pytest.mark.parametrize(
     "link, codec, reason",
     [
-        (0.1, LOSSLESS, "0.15 GB/s expected with lossless, 0.10 GB/s measured raw"),
-        (0.6, LOSSLESS, "0.91 GB/s expected with lossless, 0.60 GB/s measured raw"),
-        (0.95, RAW, "1.00 GB/s expected with lossless, 0.95 GB/s measured raw"),
-        (2.0, RAW, "1.00 GB/s expected with lossless, 2.00 GB/s measured raw"),
+        (0.1, LOSSLESS, "0.13 GB/s expected with lossless, 0.10 GB/s measured raw"),
+        (0.2, LOSSLESS, "0.23 GB/s expected with lossless, 0.20 GB/s measured raw"),
+        (0.3, RAW, "0.31 GB/s expected with lossless, 0.30 GB/s measured raw"),
+        (2.0, RAW, "0.75 GB/s expected with lossless, 2.00 GB/s measured raw"),
     ],
 )
 def test_packing_is_for_links_slower_than_it(link: float, codec: PayloadCodec, reason: str) -> None:

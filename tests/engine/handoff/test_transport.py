@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from engine.bench import netns
 from engine.errors import HostError, InvalidRequest, PeerUnreachable
 from engine.handoff import transport
-from engine.handoff.transport import Address, called_from, connect, link_setup, listen
+from engine.handoff.transport import (
+    Address,
+    a_start_hangs,
+    called_from,
+    connect,
+    link_setup,
+    listen,
+    start,
+)
 from engine.wire.limits import MIN_SOCKET_BUFFER_BYTES, SOCKET_BUFFER_BYTES
+
+TIMEOUT_S = 10.0
 
 
 @pytest.mark.parametrize(
@@ -187,3 +199,35 @@ def test_link_local_addresses_are_listened_on_and_called_with_their_zone() -> No
             )
             assert called.stdout.strip() == "here", called.stderr
             assert listener.stdout.readline().startswith("[fe80::")
+
+
+class NeverRunning(threading.Thread):
+    """As one that memory ran out for: it has been begun, and never says that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.begun = threading.Event()
+        self.gone = threading.Event()
+
+    def start(self) -> None:
+        self.begun.set()
+        self.gone.wait(TIMEOUT_S)
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_thread_that_never_comes_to_run_is_noticed() -> None:
+    never, failures = NeverRunning(), queue.SimpleQueue()
+
+    def begin() -> None:
+        try:
+            start(never)
+        except HostError as error:
+            failures.put(error)
+
+    assert not a_start_hangs(longer_than_s=0)
+    threading.Thread(target=begin, daemon=True).start()
+    assert never.begun.wait(TIMEOUT_S)
+    assert a_start_hangs(longer_than_s=0) and not a_start_hangs(longer_than_s=TIMEOUT_S)
+    never.gone.set()
+    assert "no room for another thread" in str(failures.get(timeout=TIMEOUT_S))
+    assert not a_start_hangs(longer_than_s=0)

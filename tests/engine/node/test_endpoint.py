@@ -108,6 +108,7 @@ def test_an_error_inside_a_stream_is_raised(endpoint: Endpoint, server: FakeEndp
         (500, b"<html>", HostError, "is not Baton .*status 500"),
         (404, b'"nothing"', HostError, "is not Baton .*status 404.*--port"),
         (401, b'{"error": {"message": 5}}', HostError, "is not Baton"),
+        (401, b'{"error": {"message": "send a header"}}', UserError, "API key: set BATON_API_KEY"),
     ],
 )
 def test_refusals_keep_the_endpoints_own_sentence(

@@ -369,7 +369,7 @@ def test_the_worker_is_told_of():
         assert told["peer"] == "192.168.1.20:7118"
         assert told["link"] == asdict(LINK_SETUP)
         assert told["reasons"] == {"asked_remote": 1}
-        assert told["goodput_bytes_per_second"] == told["best_goodput_bytes_per_second"] == 512_000
+        assert told["goodput_bytes_per_second"] == told["best_goodput_bytes_per_second"] == 350_000
         for _ in range(2):
             s.chat(prefill="remote", cache_prompt=False)
             s.chat(prefill="local", cache_prompt=False)
