@@ -24,7 +24,7 @@ from engine.bench.processor import load_average, n_cores, processor_name
 from engine.bench.report import is_busy
 from engine.bench.speed import context_length, model_path
 from engine.cli.children import Child
-from engine.cli.pair import CONNECT_TIMEOUT_S, START_TIMEOUT_S, engine_words, two_engines
+from engine.cli.pair import CONNECT_TIMEOUT_S, START_TIMEOUT_S, engine_words, new_identities, two_engines
 from engine.config import (
     DEVICE,
     IDENTITY,
@@ -300,7 +300,7 @@ def _own_engines(args: argparse.Namespace, path: Path, folder: Path, *, n_ctx: i
     words = engine_words(args, path, n_ctx=n_ctx)
     alone = ["serve", "--port", "0", "--identity", str(folder / "alone"), *words]
     with (
-        two_engines(words, folder=folder, say=_note) as pair,
+        two_engines(words, folder=folder, fingerprints=new_identities(folder), say=_note) as pair,
         Child("engine without a worker", alone, folder / "alone.log") as other,
     ):
         port = other.wait_for("ready", timeout_s=START_TIMEOUT_S)["port"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.answer import Answer
-from engine.cli.pair import Pair, engine_words, two_engines
+from engine.cli.pair import Pair, engine_words, new_identities, two_engines
 from engine.cli.progress import ProgressBar
 from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
@@ -94,8 +94,11 @@ def _two_engines(args: argparse.Namespace, path: Path) -> Iterator[Pair]:
 
     words = engine_words(args, path, n_ctx=_CTX)
     with private_folder("demo") as folder:
+        fingerprints = new_identities(folder)
         _say(args, f"Two engines on this computer, each with {path.name}:")
-        with two_engines(words, folder=folder, port=args.port, say=lambda it: _say(args, it)) as pair:
+        with two_engines(
+            words, folder=folder, fingerprints=fingerprints, port=args.port, say=lambda it: _say(args, it)
+        ) as pair:
             yield pair
 
 

@@ -35,19 +35,35 @@ def engine_words(args: argparse.Namespace, path: Path, *, n_ctx: int) -> list[st
     return [*words, "--ctx", str(n_ctx), "--slots", "1", "--threads", str(args.threads or _threads())]
 
 
-@contextlib.contextmanager
-def two_engines(
-    words: list[str], *, folder: Path, port: int = 0, say: Callable[[str], None] = lambda sentence: None
-) -> Iterator[Pair]:
-    """Start both with the flags `words`; the endpoint gets `port`. `say` hears how far they are."""
+def new_identities(folder: Path) -> tuple[str, str]:
+    """Keys for a worker and a decoder, in folders of these names; returns their fingerprints.
+
+    Apart from the start of the engines: it imports what a signal should not come into.
+    """
     from engine.node.identity import Identity
 
-    worker_id = Identity.load_or_create(folder / "worker")
-    decoder_id = Identity.load_or_create(folder / "decoder")
+    worker, decoder = (Identity.load_or_create(folder / name).fingerprint for name in ("worker", "decoder"))
+    return worker, decoder
+
+
+@contextlib.contextmanager
+def two_engines(
+    words: list[str],
+    *,
+    folder: Path,
+    fingerprints: tuple[str, str],
+    port: int = 0,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[Pair]:
+    """Start both with the flags `words` and the keys in `folder`; the endpoint gets `port`.
+
+    `say` hears how far they are.
+    """
+    worker_id, decoder_id = fingerprints
     worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
-    worker_words += ["--trust", decoder_id.fingerprint, *words]
+    worker_words += ["--trust", decoder_id, *words]
     decoder_words = ["serve", "--port", str(port), "--identity", str(folder / "decoder")]
-    decoder_words += ["--peer", FROM_STDIN, "--trust", worker_id.fingerprint, *words]
+    decoder_words += ["--peer", FROM_STDIN, "--trust", worker_id, *words]
     # both load at the same time; the decoder is told where the worker listens once it does
     with (
         Child("worker", worker_words, folder / "worker.log") as worker,
