@@ -159,8 +159,7 @@ class PrefillWorker:
         while self._wait_for_work():
             self._let_go()
             self._take_restored()
-            if self._admitted():
-                self._put_warming_off()
+            self._make_way()
             for job in self._startable():
                 self._begin(job)
             if planned := self._packer.next_pass():
@@ -183,6 +182,7 @@ class PrefillWorker:
             return not self._closing
 
     def _admitted(self) -> list[_Job]:
+        """Under the lock."""
         return [job for job in self._jobs.values() if job.stage is Stage.ADMITTED]
 
     def _startable(self) -> list[_Job]:
@@ -296,6 +296,12 @@ class PrefillWorker:
                 warming.tokens = []
         if warming is not None and (warming.position or 0) >= len(warming.tokens):
             self._put_warming_off()
+
+    def _make_way(self) -> None:
+        """What is computed ahead gives its sequence to those that wait for one."""
+        with self._changed:
+            if self._admitted():
+                self._put_warming_off()
 
     def _put_warming_off(self) -> None:
         """Free its sequence, with what is computed by now; the rest is for when nobody asks for anything."""
