@@ -34,7 +34,6 @@ from engine.batching.runner import Runner
 from engine.batching.sampler import Sampled, Sampler
 from engine.batching.scheduler import (
     DEFAULT_CHUNK_TOKENS,
-    LONG_PREFIX_TOKENS,
     Assignment,
     ChunkPlan,
     Scheduler,
@@ -285,17 +284,12 @@ class EngineLoop:
 
     def _restore(self, generation: Generation, held: int) -> bool:
         """Have a kept prefix brought that is longer than the `held` tokens; False where nothing is to be waited for."""
-        prefixes, slot = self._prefixes, generation.slot
-        if prefixes is None:
+        wanted = (
+            generation.tokens[: generation.n_prompt - 1] if generation.request.sampling.cache_prompt else []
+        )
+        if self._prefixes is None or not self._prefixes.bring(generation.slot, wanted, held):
             return False
-        reuse = generation.request.sampling.cache_prompt
-        prefix = prefixes.find(generation.tokens[: generation.n_prompt - 1] if reuse else [])
-        if prefix.length < held + LONG_PREFIX_TOKENS:
-            if not prefixes.is_saving(slot, held):
-                return False
-            prefix = prefixes.find([])
-        prefixes.restore(slot, prefix, held)
-        self._scheduler.restore(slot, generation.request_id)
+        self._scheduler.restore(generation.slot, generation.request_id)
         return True
 
     def _take_restored(self) -> None:

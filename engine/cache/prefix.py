@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Fewer tokens are computed again sooner than they are brought.
+_MIN_RESTORED_TOKENS = 64
+
 # By layer: the K and V of a block's positions, or at a sequence's end what a window layer sees from there.
 _Kept = list[tuple[Tensor, Tensor] | None]
 
@@ -97,6 +100,19 @@ class PrefixCache:
         """Whether rows from position `start` on may not be written to yet."""
         with self._lock:
             return any(length > start or not self._any_length for length in self._saving[slot])
+
+    def bring(self, slot: int, tokens: list[int], held: int) -> bool:
+        """Have a kept prefix of `tokens` brought to the slot, where that is well longer than the `held` first of them.
+
+        What is being saved of the slot is waited for too. False where there is nothing to wait for; else as `restore`.
+        """
+        prefix = self.find(tokens)
+        if prefix.length < held + _MIN_RESTORED_TOKENS:
+            if not self.is_saving(slot, held):
+                return False
+            prefix = self.find([])
+        self.restore(slot, prefix, held)
+        return True
 
     def restore(self, slot: int, prefix: KeptPrefix, held: int) -> None:
         """Bring `prefix` into the slot, which has the first `held` tokens of it or of a longer one.

@@ -11,9 +11,6 @@ from engine.handoff.prefiller import Part, Taken
 from engine.layers.step import Segment
 from engine.models.base import Model
 
-# A shorter prefix is computed again sooner than it is brought.
-_MIN_RESTORED_TOKENS = 64
-
 
 class ModelPrefiller:
     """Keeps what prompts left, in sequences and in `prefixes`: of a chat's next turn only what is new is computed."""
@@ -47,14 +44,10 @@ class ModelPrefiller:
         self._prompts[slot] = tokens
         sequence = self._pool.sequence(slot)
         held = sequence.reusable(wanted)
-        prefix = self._prefixes.find(wanted)
-        if prefix.length < held + _MIN_RESTORED_TOKENS:
-            if not self._prefixes.is_saving(slot, held):
-                sequence.truncate(held)
-                return Taken(sequence=slot, held=held)
-            prefix = self._prefixes.find([])
-        self._prefixes.restore(slot, prefix, held)
-        return Taken(sequence=slot, held=None)
+        if self._prefixes.bring(slot, wanted, held):
+            return Taken(sequence=slot, held=None)
+        sequence.truncate(held)
+        return Taken(sequence=slot, held=held)
 
     def restored(self) -> list[Taken]:
         taken = []
