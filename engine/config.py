@@ -167,9 +167,11 @@ _COMPUTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 # In place of an address: it is not known yet, and will come as a line on standard input.
 FROM_STDIN = "-"
 
-# The port of the OpenAI endpoint, and the one that couriers listen on.
+# The ports of the OpenAI endpoint, of couriers, of the node for paired nodes, and of the node while it shows a code.
 ENDPOINT_PORT = 7117
 COURIER_PORT = 7118
+NODE_PORT = 7119
+PAIRING_PORT = 7120
 
 MODEL = Setting(
     name="model",
