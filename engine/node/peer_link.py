@@ -267,7 +267,9 @@ class PeerLink:
         except BatonError as error:
             self._write(Failed(number=number, message=str(error)[:MAX_TEXT_CHARS]))
         except msgspec.ValidationError as error:
-            self._write(Failed(number=number, message=f"what was asked is not valid: {error}"[:MAX_TEXT_CHARS]))
+            self._write(
+                Failed(number=number, message=f"what was asked is not valid: {error}"[:MAX_TEXT_CHARS])
+            )
         except Exception:
             log.exception("a mistake while answering %s", self.peer.name)
             self._write(Failed(number=number, message="Baton made a mistake there: its log has the details"))
@@ -332,7 +334,7 @@ async def exchange_hellos(
         except OSError as error:
             raise PeerLost(f"the other computer broke the connection: {error.strerror or error}") from error
         if not data:
-            raise PeerLost("the other computer hung up before it said hello: it may have unpaired this one")
+            raise PeerLost("the other computer hung up: it may have unpaired this one")
         frames.feed(data)
     message = decode_message(body, NODE_MESSAGES)
     if not isinstance(message, NodeHello):

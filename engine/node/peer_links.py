@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config import NODE_PORT
-from engine.errors import BatonError, HostError, PeerError, PeerLost, PeerUnreachable, PeerUntrusted, ProtocolError
+from engine.errors import (
+    BatonError,
+    HostError,
+    PeerError,
+    PeerLost,
+    PeerUnreachable,
+    PeerUntrusted,
+    ProtocolError,
+)
 from engine.node.identity import MUTUAL_NAME, Identity, peers_context, which_peer
 from engine.node.peer_link import Offers, PeerLink, exchange_hellos
 from engine.node.peer_messages import NODE_PROTOCOL, NODE_PROTOCOL_MAJOR, NodeHello
@@ -61,8 +69,12 @@ class PeerLinks:
         on_change: Callable[[], None],
         on_link: Callable[[PeerLink], Awaitable[None]],
         host: str = "",
+        port: int = NODE_PORT,
     ) -> None:
-        """`on_link` is called with each link that comes; `host` is the address to listen on, any by default."""
+        """`on_link` is called with each link that comes; `host` is the address to listen on, any by default.
+
+        Where `port` is taken a free one is.
+        """
         self._identity = identity
         self._book = book
         self._hello = hello
@@ -71,6 +83,7 @@ class PeerLinks:
         self._on_change = on_change
         self._on_link = on_link
         self._host = host
+        self._port = port
         self._known: dict[str, _Known] = {}
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,7 +91,7 @@ class PeerLinks:
 
     async def start(self) -> int:
         """Listen, and call whom there is to call; the port on which this one listens. Raises HostError."""
-        self._listeners = _listen(self._host, self._hello.node_port)
+        self._listeners = _listen(self._host, self._port)
         for listener in self._listeners:
             self._spawn(self._accept(listener))
         self.look_again()
@@ -200,12 +213,14 @@ class PeerLinks:
                 f"the computer at {address} shows another key than the one that was paired: if Baton was set up anew "
                 "there, remove the pairing on both computers and pair them again"
             ) from error
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+            raise PeerLost(f"the computer at {address} hung up: it may have unpaired this one") from error
         except TimeoutError as error:
             raise PeerUnreachable(f"nothing answers at {address} in time") from error
         except (OSError, UnicodeError) as error:
             raise PeerUnreachable(f"{address} cannot be reached: {_reason(error)}") from error
         await self._greet(peer, reader, writer, is_dialled=True)
-        self._book.remember_address(peer.node_id, address)
+        self._book.met(peer.node_id, address)
 
     # being called
 
@@ -340,7 +355,9 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 def _bound(host: str, port: int) -> list[socket.socket]:
     if not host and socket.has_dualstack_ipv6():
-        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+        listener = socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+        )
     else:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)

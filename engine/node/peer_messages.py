@@ -48,7 +48,6 @@ class NodeHello(NodeMessage, frozen=True):
     node_id: NodeId
     instance: NodeId
     name: Name
-    node_port: Annotated[int, Meta(ge=1, le=65535)]
 
 
 class Beat(NodeMessage, frozen=True):
