@@ -370,6 +370,14 @@ IDENTITY = Setting(
     help="where this computer's key and certificate are kept (default: the settings folder)",
 )
 
+KEYRING = Setting(
+    name="keyring",
+    kind=str,
+    default="auto",
+    choices=("auto", "never"),
+    help="whether the system keyring guards this computer's key; never where nobody logs in to unlock it",
+)
+
 
 def add_flags(parser: argparse._ActionsContainer, settings: Iterable[Setting]) -> None:
     """Give `parser` one flag a setting; parsed values have the setting's type."""
