@@ -285,7 +285,7 @@ def _check_opens(key_path: Path, passphrase: str) -> None:
     except ValueError as error:
         place = f"${PASSPHRASE_VARIABLE}" if PASSPHRASE_VARIABLE in os.environ else "the system keyring"
         raise HostError(
-            f"{key_path} is damaged, or encrypted with another passphrase than the one in {place}: put the right one back"
+            f"{key_path} is damaged, or encrypted with another passphrase than that in {place}: put the right one back"
         ) from error
 
 
