@@ -380,6 +380,14 @@ IDENTITY = Setting(
     help="where this computer's key and certificate are kept (default: the settings folder)",
 )
 
+KEYRING = Setting(
+    name="keyring",
+    kind=str,
+    default="auto",
+    choices=("auto", "never"),
+    help="whether the system keyring guards this computer's key; never where nobody logs in to unlock it",
+)
+
 
 NODE_NAME = Setting(
     name="name",
