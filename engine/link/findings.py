@@ -23,6 +23,9 @@ _FAST_MBPS = 2500
 _USUAL_MTU = 1500
 _JUMBO_MTU = 9000
 
+# Some systems send no larger datagrams, whatever their interfaces do.
+_LARGEST_JUDGED_MTU = 9216
+
 # Of TCP over IPv4 with time stamps: what a packet has beside its payload, and on the wire beside the packet.
 _HEADERS_BYTES = 52
 _FRAMING_BYTES = 38
@@ -58,7 +61,8 @@ def _of_the_cable(report: Report) -> Iterator[Finding]:
             code="no_cable",
             severity=Severity.SLOW,
             what=f"no direct cable was found: {report.cable.reason}",
-            why=f"over Wi-Fi at 0.5 Gbit/s a handoff of 1 GB takes {_seconds(0.5)}, over a cable of 10 Gbit/s {_seconds(10)}",
+            why=f"over Wi-Fi at 0.5 Gbit/s a handoff of 1 GB takes {_seconds(0.5)}, over a cable of 10 Gbit/s "
+            f"{_seconds(10)}",
             fix="join the two computers by one cable between their fastest ports, and probe again",
         )
     elif used is not None and used.name != report.cable.interface:
@@ -112,7 +116,9 @@ def _of_addresses(report: Report) -> Iterator[Finding]:
             f"{route.interface}",
         )
     peer = report.peer_interface
-    shared = {each.host for each in used.addresses} & {each.host for each in peer.addresses} if peer else set()
+    shared = (
+        {each.host for each in used.addresses} & {each.host for each in peer.addresses} if peer else set()
+    )
     if shared:
         yield Finding(
             code="same_address",
@@ -138,8 +144,8 @@ def _of_limits(report: Report, limits: HostLimits, whose: str, used: Interface |
                 code=f"small_{name}_buffers",
                 severity=Severity.SLOW,
                 what=f"connections of {whose} get {name} buffers of {held / (1 << 20):.1f} MiB at most",
-                why=f"at {gbps:.1f} Gbit/s that is {held * 8 / gbps / 1e6:.1f} ms: whenever a busy computer takes longer "
-                "to come back to the connection, the link stands still",
+                why=f"at {gbps:.1f} Gbit/s that is {held * 8 / gbps / 1e6:.1f} ms: whenever a busy computer takes "
+                "longer to come back to the connection, the link stands still",
                 fix=TUNE,
             )
     if used is not None and used.name in limits.shared_interfaces:
@@ -149,8 +155,8 @@ def _of_limits(report: Report, limits: HostLimits, whose: str, used: Interface |
             what=f"Internet Sharing is on for {used.name} of {whose}",
             why="macOS then drops multicast on that port, so that the computers do not find each other, and hands out "
             "addresses of its own there",
-            fix="switch it off in System Settings, General, Sharing, Internet Sharing; or add the other computer by its "
-            "address",
+            fix="switch it off in System Settings, General, Sharing, Internet Sharing; or add the other computer by "
+            "its address",
         )
 
 
@@ -191,12 +197,12 @@ def _of_mtu(report: Report, way: Direction, sender: Interface | None, direction:
             fix="allow Baton's UDP in the firewall of both computers, and probe again",
         )
         return
-    if sender is not None and way.path_mtu < sender.mtu and way.path_mtu < _JUMBO_MTU:
+    if sender is not None and way.path_mtu < min(sender.mtu, _LARGEST_JUDGED_MTU):
         yield Finding(
             code="mtu_black_hole",
             severity=Severity.BROKEN,
-            what=f"{direction} {peer_name} packets of {way.path_mtu} bytes pass, and larger ones vanish without a word, "
-            f"although {sender.name} sends up to {sender.mtu}",
+            what=f"{direction} {peer_name} packets of {way.path_mtu} bytes pass, and larger ones vanish without a "
+            f"word, although {sender.name} sends up to {sender.mtu}",
             why="a connection that sends larger ones hangs, at best for seconds until it gives them up",
             fix=f"set the MTU to {way.path_mtu} at both ends: {TUNE}",
         )
@@ -208,8 +214,8 @@ def _of_mtu(report: Report, way: Direction, sender: Interface | None, direction:
             code="small_mtu",
             severity=Severity.SLOW,
             what=f"packets on this cable have {way.path_mtu} bytes at most",
-            why=f"with {_JUMBO_MTU} the cable carries {gain:.2f} Gbit/s more, and both processors handle a sixth of the "
-            "packets",
+            why=f"with {_JUMBO_MTU} the cable carries {gain:.2f} Gbit/s more, and both processors handle a sixth of "
+            "the packets",
             fix=TUNE,
         )
 
@@ -245,8 +251,8 @@ def _of_idling(way: Direction, limits: HostLimits, whose: str) -> Iterator[Findi
         yield Finding(
             code="slow_start_after_idle",
             severity=Severity.SLOW if cost_ms > _IDLE_COST_MS else Severity.NOTE,
-            what=f"a connection of {whose} begins slowly again after each pause: 2 MiB took {way.burst_after_idle_ms:.1f} ms "
-            f"after one second, and {way.burst_warm_ms:.1f} ms before",
+            what=f"a connection of {whose} begins slowly again after each pause: 2 MiB took "
+            f"{way.burst_after_idle_ms:.1f} ms after one second, and {way.burst_warm_ms:.1f} ms before",
             why=f"every handoff comes after a pause, and pays {max(cost_ms, 0):.1f} ms for it",
             fix=TUNE if limits.slow_start_after_idle else "",
         )
@@ -277,8 +283,8 @@ def _of_round_trips(report: Report) -> Iterator[Finding]:
             severity=Severity.NOTE,
             what=f"a round trip takes {trips.median_ms:.2f} ms, and {trips.worst_ms:.1f} at worst",
             why="a handoff has about two of them in its tail; a direct cable needs 0.2 ms",
-            fix="switch off power saving (Energy Efficient Ethernet) of the network cards, and use the cable instead of "
-            "Wi-Fi or a switch",
+            fix="switch off power saving (Energy Efficient Ethernet) of the network cards, and use the cable instead "
+            "of Wi-Fi or a switch",
         )
     if trips.lost > trips.sent // 100:
         yield Finding(

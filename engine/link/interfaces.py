@@ -165,7 +165,9 @@ def direct_cable(network: Network, *, in_use: str = "") -> Cable:
         return Cable(interface=used.name, reason=f"the other computer is connected over {_described(used)}")
     found = [each for each in network.interfaces if _may_be_cable(network, each, kinds=_CABLES)]
     if found:
-        best, *others = sorted(found, key=lambda each: (-(each.speed_mbps or 0), not each.networks, each.name))
+        best, *others = sorted(
+            found, key=lambda each: (-(each.speed_mbps or 0), not each.networks, each.name)
+        )
         reason = f"no default route leads over {_described(best)}"
         if others:
             names = ", ".join(_described(other) for other in others)
@@ -200,7 +202,11 @@ def taken_networks(networks: Iterable[Network], *, but: Iterable[str] = ()) -> l
     skipped = set(but)
     taken = []
     for network in networks:
-        routes = [route.network for route in network.routes if route.interface not in skipped and not route.is_default]
+        routes = [
+            route.network
+            for route in network.routes
+            if route.interface not in skipped and not route.is_default
+        ]
         taken += [target for target in routes if target is not None]
         for interface in network.interfaces:
             if interface.name not in skipped:

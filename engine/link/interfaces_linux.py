@@ -55,7 +55,9 @@ def _interface(link: dict[str, Any], files: Path) -> Interface:
         speed_mbps=_speed(files),
         mac=link.get("address", ""),
         driver=_driver(files),
-        addresses=tuple(_address(found, link["ifname"]) for found in link.get("addr_info", ()) if "local" in found),
+        addresses=tuple(
+            _address(found, link["ifname"]) for found in link.get("addr_info", ()) if "local" in found
+        ),
         counters=Counters(
             receive_errors=received.get("errors", 0),
             send_errors=sent.get("errors", 0),

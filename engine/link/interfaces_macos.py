@@ -23,16 +23,17 @@ def read(run: Runner, counters: Callable[[], Mapping[str, Counters]] = read_coun
     return Network(
         interfaces=tuple(interface for interface in found if interface is not None),
         routes=tuple(
-            [*_routes(run(["netstat", "-rn", "-f", "inet"])), *_routes(run(["netstat", "-rn", "-f", "inet6"]))]
+            [
+                *_routes(run(["netstat", "-rn", "-f", "inet"])),
+                *_routes(run(["netstat", "-rn", "-f", "inet6"])),
+            ]
         ),
     )
 
 
 def hardware_ports(text: str) -> dict[str, str]:
     """How people know each device: {"en0": "Ethernet"}."""
-    return {
-        device: port.strip() for port, device in re.findall(r"Hardware Port: (.+)\nDevice: (\S+)", text)
-    }
+    return {device: port.strip() for port, device in re.findall(r"Hardware Port: (.+)\nDevice: (\S+)", text)}
 
 
 def _interface(block: str, ports: Mapping[str, str], counted: Mapping[str, Counters]) -> Interface | None:

@@ -69,13 +69,15 @@ def read_limits(
             send_auto_max=_sysctl(run, "net.inet.tcp.autosndbufmax"),
             shared_interfaces=shared_interfaces(sharing_file),
         )
+    receive_auto = proc_values(proc_sys, "net.ipv4.tcp_rmem")
+    send_auto = proc_values(proc_sys, "net.ipv4.tcp_wmem")
     slow_start = proc_values(proc_sys, "net.ipv4.tcp_slow_start_after_idle")
     probing = proc_values(proc_sys, "net.ipv4.tcp_mtu_probing")
     return HostLimits(
         receive_granted=receive,
         send_granted=send,
-        receive_auto_max=(proc_values(proc_sys, "net.ipv4.tcp_rmem") or [None])[-1],
-        send_auto_max=(proc_values(proc_sys, "net.ipv4.tcp_wmem") or [None])[-1],
+        receive_auto_max=receive_auto[-1] if receive_auto else None,
+        send_auto_max=send_auto[-1] if send_auto else None,
         slow_start_after_idle=slow_start[0] != 0 if slow_start else None,
         mtu_probing=probing[0] != 0 if probing else None,
     )

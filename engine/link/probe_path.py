@@ -116,8 +116,12 @@ def measure(
     try:
         say("path MTU")
         with _datagrams(target) as (probe, overhead):
-            to_peer_mtu = find_mtu(lambda sizes: _passes_out(probe, target, overhead, sizes), highest=local_mtu)
-            from_peer_mtu = find_mtu(lambda sizes: _passes_in(probe, target, overhead, sizes), highest=peer_mtu)
+            to_peer_mtu = find_mtu(
+                lambda sizes: _passes_out(probe, target, overhead, sizes), highest=local_mtu
+            )
+            from_peer_mtu = find_mtu(
+                lambda sizes: _passes_in(probe, target, overhead, sizes), highest=peer_mtu
+            )
             say("round trips")
             round_trips = _round_trips(probe, target)
         say("goodput to the other computer")
@@ -263,7 +267,10 @@ def _round_trips(probe: socket.socket, target: Target) -> RoundTrips | None:
         sent_s = time.perf_counter()
         probe.send(Head(target.token, Kind.ECHO, number).pack())
         with contextlib.suppress(TimeoutError):
-            while probe.recv(MAX_PACKET_BYTES)[:HEAD_BYTES] != Head(target.token, Kind.ECHO, number, HEAD_BYTES).pack():
+            while (
+                probe.recv(MAX_PACKET_BYTES)[:HEAD_BYTES]
+                != Head(target.token, Kind.ECHO, number, HEAD_BYTES).pack()
+            ):
                 pass
             times_ms.append((time.perf_counter() - sent_s) * 1000)
     if not times_ms:
