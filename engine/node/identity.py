@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket
+from typing import TYPE_CHECKING
 
 import filelock
 from cryptography import x509
@@ -42,6 +43,9 @@ from engine.files import write_whole
 from engine.wire.codec import INTRODUCTION_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, MAX_HELLO_BYTES
 from engine.wire.messages import Introduce, Introduced, IntroductionMessage
+
+if TYPE_CHECKING:
+    from engine.node.peers import Peer
 
 # What a dialler asks for by server name: the link itself, or an introduction first.
 MUTUAL_NAME = "baton"
@@ -258,6 +262,28 @@ def mutual_context(
     return context
 
 
+def peers_context(
+    identity: Identity,
+    peers: Sequence[Peer],
+    *,
+    server_side: bool,
+    protocols: Sequence[str] = (MUTUAL_PROTOCOL,),
+) -> ssl.SSLContext:
+    """As `mutual_context`, for whoever of `peers` it is; nobody where there are none. Follow with `which_peer`."""
+    context = _context(identity, server_side=server_side, protocols=protocols)
+    _require(context, *(peer.certificate_der for peer in peers))
+    return context
+
+
+def which_peer(connection: ssl.SSLSocket | ssl.SSLObject, peers: Sequence[Peer]) -> Peer:
+    """After the handshake, before a byte is sent: whose certificate is it, byte for byte? Raises PeerUntrusted."""
+    shown = connection.getpeercert(binary_form=True)
+    for peer in peers:
+        if shown == peer.certificate_der:
+            return peer
+    raise PeerUntrusted("the computer there is not paired with this one: pair the two (baton pair)")
+
+
 def introduction_context(identity: Identity, *, server_side: bool) -> ssl.SSLContext:
     """TLS 1.3 that verifies nobody, for `introduce` and `answer_introduction` alone. Dial with INTRODUCTION_NAME."""
     context = _context(identity, server_side=server_side, protocols=(INTRODUCTION_PROTOCOL,))
@@ -279,15 +305,16 @@ def _context(identity: Identity, *, server_side: bool, protocols: Sequence[str])
     return context
 
 
-def _require(context: ssl.SSLContext, peer_der: bytes) -> None:
-    """Take no connection but from a peer that proves to own this very certificate."""
+def _require(context: ssl.SSLContext, *peers_der: bytes) -> None:
+    """Take no connection but from a peer that proves to own one of these very certificates."""
     context.verify_mode = ssl.CERT_REQUIRED
     # Make a leaf a trust anchor; OpenSSL 3.0 takes a self-signed one without the flag too.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        context.load_verify_locations(cadata=peer_der)
-    except (ssl.SSLError, ValueError) as error:
-        raise PeerUntrusted("the pinned certificate of the other computer cannot be read") from error
+    for peer_der in peers_der:
+        try:
+            context.load_verify_locations(cadata=peer_der)
+        except (ssl.SSLError, ValueError) as error:
+            raise PeerUntrusted("the pinned certificate of the other computer cannot be read") from error
 
 
 def check_peer(connection: ssl.SSLSocket, peer_der: bytes) -> None:
