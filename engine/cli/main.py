@@ -106,13 +106,14 @@ def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
     import traceback
 
+    from engine.files import private_opener
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"
     what = f"a mistake of Baton's own ({type(error).__name__}: {error})"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as log:
+        with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_version()}\n{traceback.format_exc()}\n")
     except OSError:
         return f"{what}; please report it"

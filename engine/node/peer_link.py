@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,7 +125,7 @@ class PeerLink:
             raise PeerLost(f"{self.peer.name} did not answer within {timeout_s:g} s") from error
         raise ProtocolError(f"{self.peer.name} sent parts of an answer that was to come in one")
 
-    async def stream(self, method: str, params: Any = None) -> AsyncIterator[Any]:
+    async def stream(self, method: str, params: Any = None) -> AsyncGenerator[Any, None]:
         """The parts of an answer as they come; closing it tells the other end to stop. Raises as `call` does."""
         async with contextlib.aclosing(self._exchange(method, params)) as items:
             async for item in items:
@@ -182,7 +182,7 @@ class PeerLink:
 
     # calls of ours
 
-    async def _exchange(self, method: str, params: Any) -> AsyncIterator[Part | Answer]:
+    async def _exchange(self, method: str, params: Any) -> AsyncGenerator[Part | Answer, None]:
         if self._end is not None:
             raise self._end
         self._last_number += 1

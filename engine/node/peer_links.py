@@ -12,7 +12,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,7 @@ class PeerLinks:
         addresses: Callable[[str], Sequence[str]],
         offers: Offers,
         on_change: Callable[[], None],
-        on_link: Callable[[PeerLink], Awaitable[None]],
+        on_link: Callable[[PeerLink], Coroutine[Any, Any, None]],
         host: str = "",
         port: int = NODE_PORT,
     ) -> None:

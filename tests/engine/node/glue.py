@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.node.identity import Identity
 from engine.node.peer_link import Offers, PeerLink
@@ -48,7 +49,7 @@ def new_end(
     *,
     host: str = "127.0.0.1",
     addresses: Callable[[str], list[str]] = lambda node_id: [],
-    on_link: Callable[[PeerLink], Awaitable[None]] | None = None,
+    on_link: Callable[[PeerLink], Coroutine[Any, Any, None]] | None = None,
     node_port: int = 0,
     instance: str = "",
     changed: asyncio.Event | None = None,

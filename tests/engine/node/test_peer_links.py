@@ -191,7 +191,7 @@ def test_two_that_call_each_other_at_once_keep_the_same_link(tmp_path: Path) -> 
 
 def test_a_stranger_gets_nothing_and_costs_nothing(tmp_path: Path) -> None:
     async def work() -> None:
-        async with two_ends(tmp_path) as (left, right):
+        async with two_ends(tmp_path) as (_, right):
             stranger = new_end(tmp_path, "stranger")
             await stranger.links.start()
             stranger.book.add(peer_of(right, "right", f"127.0.0.1:{right.port}"))
