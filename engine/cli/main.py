@@ -55,6 +55,9 @@ COMMANDS = {
     "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "transfer": Command(
+        module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
+    ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
 }
 
