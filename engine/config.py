@@ -164,7 +164,8 @@ def _fingerprint_fault(text: str) -> str:
 
 _COMPUTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
-# In place of an address: it is not known yet, and will come as a line on standard input.
+# In place of an address: standard input says which worker there is, whenever that changes, as a line of JSON
+# (engine/handoff/target.py).
 FROM_STDIN = "-"
 
 # The ports of the OpenAI endpoint, of couriers, of the node for paired nodes, and of the node while it shows a code.
@@ -325,7 +326,7 @@ PEER = Setting(
     metavar="HOST:PORT",
     check=_peer_fault,
     example=f"192.168.1.20:{COURIER_PORT}",
-    help='the worker that prefills prompts for this computer; "-" reads it from standard input',
+    help='the worker that prefills prompts for this computer; "-" has standard input say so, as often as it changes',
 )
 WORKER = Setting(
     name="worker",
