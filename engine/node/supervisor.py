@@ -134,6 +134,7 @@ class EngineProcess:
         """Returns at once; `until_settled` waits."""
         if self._keeper is None or self._keeper.done():
             self._stopping = False
+            self._set(State.STARTING)
             self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
 
     async def until_settled(self, timeout_s: float) -> bool:
