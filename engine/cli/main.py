@@ -56,6 +56,7 @@ COMMANDS = {
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
+    "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
