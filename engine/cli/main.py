@@ -60,6 +60,7 @@ COMMANDS = {
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
+    "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "transfer": Command(
