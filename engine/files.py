@@ -46,6 +46,11 @@ def file_fault(path: Path, *, wanted: str) -> str:
     return ""
 
 
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a file that is made is for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
     """Write `path` whole or not at all, for its owner alone; with `synced` it is on the disk afterwards.
 

@@ -24,7 +24,13 @@ from engine.bench.processor import load_average, n_cores, processor_name
 from engine.bench.report import is_busy
 from engine.bench.speed import context_length, model_path
 from engine.cli.children import Child
-from engine.cli.pair import CONNECT_TIMEOUT_S, START_TIMEOUT_S, engine_words, new_identities, two_engines
+from engine.cli.two_engines import (
+    CONNECT_TIMEOUT_S,
+    START_TIMEOUT_S,
+    engine_words,
+    new_identities,
+    two_engines,
+)
 from engine.config import (
     DEVICE,
     IDENTITY,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.answer import Answer
-from engine.cli.pair import Pair, engine_words, new_identities, two_engines
 from engine.cli.progress import ProgressBar
+from engine.cli.two_engines import Pair, engine_words, new_identities, two_engines
 from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
 from engine.node.library import Library

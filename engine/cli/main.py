@@ -53,8 +53,14 @@ COMMANDS = {
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
     "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
+    "service": Command(
+        module="engine.cli.service", help="have this computer's node started by the system, and kept running"
+    ),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "transfer": Command(
+        module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
+    ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
 }
 
@@ -103,13 +109,14 @@ def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
     import traceback
 
+    from engine.files import private_opener
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"
     what = f"a mistake of Baton's own ({type(error).__name__}: {error})"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as log:
+        with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_version()}\n{traceback.format_exc()}\n")
     except OSError:
         return f"{what}; please report it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import os
@@ -20,6 +21,8 @@ from typing import Any
 import filelock
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from engine.errors import HostError, InvalidRequest, PeerLost, PeerUntrusted, ProtocolError
 from engine.node.identity import (
@@ -36,7 +39,10 @@ from engine.node.identity import (
     listener_context,
     mutual_context,
     parse_fingerprint,
+    peers_context,
+    which_peer,
 )
+from engine.node.peers import Peer
 from engine.wire.codec import FRAME_HEADER, MAGIC, FrameKind, encode_message
 from engine.wire.limits import MAX_HELLO_BYTES
 from engine.wire.messages import Introduce, Introduced
@@ -382,6 +388,82 @@ def test_a_pin_that_is_no_certificate_makes_no_context(identities: tuple[Identit
     for der in (b"", b"garbage"):
         with pytest.raises(PeerUntrusted):
             mutual_context(identities[0], server_side=False, peer_der=der)
+
+
+# Several peers at one port
+
+
+def as_peer(identity: Identity) -> Peer:
+    return Peer(node_id=identity.node_id, name="other", certificate_der=identity.certificate_der)
+
+
+def test_any_of_several_peers_is_known(identities: tuple[Identity, ...]) -> None:
+    here, there, third = identities
+    peers = [as_peer(here), as_peer(third)]
+    for caller in (here, third):
+        client = peers_context(caller, [as_peer(there)], server_side=False)
+        server = peers_context(there, peers, server_side=True)
+        dialled, accepted = meet(
+            client,
+            server,
+            MUTUAL_NAME,
+            lambda connection: (which_peer(connection, [as_peer(there)]).node_id, talk(connection)),
+            lambda connection: (which_peer(connection, peers).node_id, talk(connection)),
+        )
+        assert dialled.result() == (there.node_id, b"hello")
+        assert accepted.result() == (caller.node_id, b"hello")
+
+
+@pytest.mark.parametrize("n_peers", [0, 1])
+def test_who_is_no_peer_passes_no_handshake(identities: tuple[Identity, ...], n_peers: int) -> None:
+    here, there, stranger = identities
+    server = peers_context(there, [as_peer(here)][:n_peers], server_side=True)
+
+    assert_refused(without_certificate(), server, MUTUAL_NAME)
+    assert_refused(introduction_context(stranger, server_side=False), server, MUTUAL_NAME)
+    assert_refused(peers_context(stranger, [as_peer(there)], server_side=False), server, MUTUAL_NAME)
+
+
+def test_who_was_removed_since_is_no_peer(identities: tuple[Identity, ...]) -> None:
+    here, there, stranger = identities
+
+    def listener(connection: ssl.SSLSocket) -> None:
+        with pytest.raises(PeerUntrusted, match="not paired"):
+            which_peer(connection, [as_peer(stranger)])
+
+    client = peers_context(here, [as_peer(there)], server_side=False)
+    server = peers_context(there, [as_peer(here), as_peer(stranger)], server_side=True)
+    dialled, accepted = meet(client, server, MUTUAL_NAME, read, listener)
+    accepted.result()
+    assert dialled.result() == b""
+
+
+def test_a_certificate_that_a_peer_signed_is_no_peer(
+    identities: tuple[Identity, ...], tmp_path: Path
+) -> None:
+    here, there, stranger = identities
+    issuer = x509.load_der_x509_certificate(here.certificate_der)
+    issuer_key = serialization.load_pem_private_key(here.key_path.read_bytes(), None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    old = x509.load_der_x509_certificate(stranger.certificate_der)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(issuer.subject)
+        .public_key(old.public_key())
+        .serial_number(7)
+        .not_valid_before(old.not_valid_before_utc)
+        .not_valid_after(old.not_valid_after_utc)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    forged = tmp_path / "forged.pem"
+    forged.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    forger = dataclasses.replace(
+        stranger, certificate_path=forged, certificate_der=signed.public_bytes(serialization.Encoding.DER)
+    )
+
+    client = peers_context(forger, [as_peer(there)], server_side=False)
+    assert_refused(client, peers_context(there, [as_peer(here)], server_side=True), MUTUAL_NAME)
 
 
 # One port for all

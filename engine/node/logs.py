@@ -1,0 +1,112 @@
+"""The logs of the node and of its engines: files in the user's log folder that rotate, for their owner alone.
+
+A log may fail to be written, on a full disk say, and that ends nothing. It knows nothing of who writes into it; callers
+see to it that no prompt, answer, key or token comes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+import os
+from collections import deque
+from io import TextIOWrapper
+from pathlib import Path
+from typing import cast
+
+from engine.files import private_opener
+
+# Each log is at most so large, with so many older ones beside it: weeks of an ordinary node.
+MAX_LOG_BYTES = 2 << 20
+OLDER_LOGS = 2
+
+# A longer line is cut: no line of ours comes near it.
+MAX_LINE_CHARACTERS = 4000
+
+# Lines that are kept in memory, to be shown when an engine has ended.
+KEPT_LINES = 200
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class RotatingLog:
+    """The log of one engine, in the file `path`: what it writes to standard error, a line at a time.
+
+    May be written to from any thread. Nothing here raises.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_LOG_BYTES, n_older: int = OLDER_LOGS) -> None:
+        self._handler = _Rotating(path, max_bytes=max_bytes, n_older=n_older)
+        self._last: deque[str] = deque(maxlen=KEPT_LINES)
+
+    def write(self, line: str) -> None:
+        """Add a line, with or without its line break; what a terminal would obey is made visible."""
+        text = _one_line(line)
+        self._last.append(text)
+        self._handler.handle(logging.makeLogRecord({"msg": text}))
+
+    def tail(self, n: int) -> list[str]:
+        """The last lines that were written through this object, `n` of them or as many as there are."""
+        return list(self._last)[-n:] if n > 0 else []
+
+    def close(self) -> None:
+        self._handler.close()
+
+
+def log_to_file(path: Path) -> logging.Handler:
+    """Have this process log into `path` what Baton has to tell, and warnings and worse of all others."""
+    handler = _Rotating(path, max_bytes=MAX_LOG_BYTES, n_older=OLDER_LOGS)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("engine").setLevel(logging.INFO)
+    return handler
+
+
+def read_tail(path: Path, n_bytes: int) -> str:
+    """The end of the log file `path`, whole lines of `n_bytes` at most. Raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - n_bytes))
+        data = file.read(n_bytes)
+    if size > n_bytes:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "backslashreplace")
+
+
+class _Rotating(logging.handlers.RotatingFileHandler):
+    """Opens its file when there is something to write, and keeps quiet about what cannot be written."""
+
+    def __init__(self, path: Path, *, max_bytes: int, n_older: int) -> None:
+        super().__init__(
+            path,
+            maxBytes=max_bytes,
+            backupCount=n_older,
+            encoding="utf-8",
+            errors="backslashreplace",
+            delay=True,
+        )
+
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(  # noqa: SIM115 (the handler closes it)
+            path, self.mode, encoding=self.encoding, errors=self.errors, opener=private_opener
+        )
+        return cast(TextIOWrapper, file)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        # What could not be written would stay in the stream, and come up again when it is closed.
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+def _one_line(line: str) -> str:
+    text = line.rstrip("\r\n")[:MAX_LINE_CHARACTERS]
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
