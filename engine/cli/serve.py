@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import os
 import queue
 import sys
@@ -11,11 +13,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
-from engine.errors import UserError
+from engine.errors import InvalidRequest, UserError
+from engine.handoff.target import Target
 from engine.node.library import Library
 from engine.node.listening import listening_fault
 from engine.node.running import announce
@@ -23,6 +28,8 @@ from engine.repeats import Repeats
 
 if TYPE_CHECKING:
     from engine.assembly import DecodeEngine
+
+log = logging.getLogger(__name__)
 
 EXAMPLE = """\
   baton serve --model smollm2-135m
@@ -130,23 +137,34 @@ class _Service:
         from engine.server.app import attach
 
         with loading_bar(f"loading {self._path.name}") as progress:
-            self._engine = engine = open_decode_engine(
-                self._args, self._path, progress.advance, self._peer_address
-            )
+            advance = LoadingNews().say if self._args.json else progress.advance
+            self._engine = engine = open_decode_engine(self._args, self._path, advance, self._first_target)
         attach(self._app, engine.backend)
         note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}
         with announce(note):
             self._say_ready(engine)
             self._watch_worker(engine)
 
-    def _peer_address(self) -> str | None:
-        """Where the worker is, once that is known."""
-        if self._args.peer != config.FROM_STDIN:
-            peer: str | None = self._args.peer
-            return peer
-        address = self._from_stdin.get()
-        config.split_address(address)
-        return address
+    def _first_target(self) -> Target:
+        """The worker to begin with, once that is known."""
+        if self._args.peer == config.FROM_STDIN:
+            return self._target_of(self._from_stdin.get())
+        return Target(dial=self._args.peer, listen=self._args.listen, trust=self._args.trust or "")
+
+    def _target_of(self, line: str) -> Target:
+        target = Target.parse(line)
+        if target.is_there and not target.trust:
+            target = msgspec.structs.replace(target, trust=self._args.trust or "")
+        return target
+
+    def _follow_targets(self, engine: DecodeEngine) -> None:
+        """Take what standard input says of the worker while the engine runs."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                try:
+                    engine.retarget(self._target_of(self._from_stdin.get_nowait()))
+                except InvalidRequest as error:
+                    log.warning("%s", error)
 
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
@@ -178,11 +196,17 @@ class _Service:
         if engine.client is None:
             self._closing.wait()
             return
-        from engine.handoff.prefill_client import NOT_YET
+        from engine.handoff.client_events import ClientStatus
+        from engine.handoff.prefill_client import NO_WORKER, NOT_YET
 
         news = LinkWatch(Repeats(SAY_AGAIN_S), known=NOT_YET)
+        listen_port = engine.listen_port
         while not self._closing.wait(_WATCH_EVERY_S):
-            status = engine.client.status()
+            self._follow_targets(engine)
+            if self._args.json and engine.client.listen_port not in (None, listen_port):
+                listen_port = engine.client.listen_port
+                _print_event(listen_port=listen_port)
+            status = engine.client.status() or ClientStatus(ready=False, note=NO_WORKER)
             if news.is_news(status.ready, status.note):
                 self._say_worker(status.ready, status.note)
 
@@ -193,6 +217,19 @@ class _Service:
             tell("The worker is connected: it prefills long prompts", sys.stderr)
         else:
             tell(f"The worker is away ({note}): prompts are prefilled here", sys.stderr)
+
+
+class LoadingNews:
+    """Says how far the loading is, in hundredths; from any thread."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def say(self, done: int, total: int) -> None:
+        hundredths = 100 * done // total if total else 0
+        if hundredths > self._said:
+            self._said = hundredths
+            _print_event(loading=hundredths / 100)
 
 
 class LinkWatch:
@@ -222,7 +259,7 @@ def _join(thread: threading.Thread, timeout_s: float) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if (args.peer or args.listen) and not args.trust:
+    if (args.peer not in (None, config.FROM_STDIN) or args.listen) and not args.trust:
         raise UserError("--trust is missing: it takes the fingerprint that the worker prints when it starts")
     if args.peer and args.listen:
         raise UserError(
