@@ -138,9 +138,7 @@ class CourierProcess:
             process.kill()
             process.wait()
         if self._disturbed.is_set() and not self._closing.is_set():
-            self._on_gone(
-                "there is another worker now" if self._config is not None else "there is no worker"
-            )
+            self._on_gone("there is another worker now" if self._config is not None else "there is no worker")
         elif not self._closing.is_set():
             self._on_gone(f"the courier ended with exit status {process.returncode}")
         return heard
