@@ -117,9 +117,8 @@ def _forget_stdout() -> None:
 
 def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
-    import traceback
-
     from engine.files import private_opener
+    from engine.mistakes import account_of
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"
@@ -127,7 +126,7 @@ def _own_up(error: Exception) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{traceback.format_exc()}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{account_of(error)}\n")
     except OSError:
         return f"{what}; please report it"
     return f"{what}; please report it, with the end of {file}"
