@@ -60,8 +60,8 @@ def key_changed(name: str) -> PeerUntrusted:
     """A paired node id came with another certificate."""
     return PeerUntrusted(
         f"a computer calls itself {name}, which this one is paired with, and has another key: either its identity was "
-        "made anew, or another computer takes its place. If you know why, remove the old pairing here (baton pair remove "
-        f"{name}), then pair again"
+        "made anew, or another computer takes its place. If you know why, remove the old pairing here "
+        f"(baton pair remove {name}), then pair again"
     )
 
 
