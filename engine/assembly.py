@@ -32,8 +32,10 @@ from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
+from engine.handoff.rates import PrefillRates
 from engine.handoff.route import RoutePolicy
 from engine.handoff.shared import SharedMemory
+from engine.handoff.target import Target
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, begin_loading
@@ -66,8 +68,9 @@ OnProgress = Callable[[int, int], None]
 class DecodeEngine:
     """A loop that runs, and what the endpoint needs of it.
 
-    `client` is None without a worker; `listen_port` is where a worker may call, where it may. `fingerprint` is what a
-    worker has to trust; without one it may be None, on a computer that can keep no key.
+    `client` is None where there will be no worker; `listen_port` is where a worker may call, where it may.
+    `fingerprint` is what a worker has to trust; without one it may be None, on a computer that can keep no key.
+    `retarget` changes the worker of an engine that was started to be told of it.
     """
 
     backend: Backend
@@ -78,6 +81,7 @@ class DecodeEngine:
     fingerprint: str | None
     ahead: _Ahead
     keep_rates: Callable[[], None]
+    retarget: Callable[[Target], None]
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
@@ -149,27 +153,28 @@ class _Ahead:
 
 
 def open_decode_engine(
-    args: argparse.Namespace, path: Path, on_progress: OnProgress, peer_address: Callable[[], str | None]
+    args: argparse.Namespace, path: Path, on_progress: OnProgress, first_target: Callable[[], Target]
 ) -> DecodeEngine:
     """Load the model at `path` and start answering with it, as `baton serve`'s flags have it.
 
-    `peer_address` is asked for the worker's address once everything else is there; it may wait.
+    `first_target` is asked for the worker once everything else is there; it may wait.
     """
-    has_worker = bool(args.peer or args.listen)
-    fingerprint = _fingerprint(args, needed=has_worker)
+    may_have_worker = bool(args.peer or args.listen)
+    fingerprint = _fingerprint(args, needed=may_have_worker)
     ahead = _Ahead(on_progress)
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
-    memory = _Memory(loaded.cache, shared=has_worker)
+    memory = _Memory(loaded.cache, shared=may_have_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
-    client = None
-    if has_worker:
-        config = _courier_config(
-            args, loaded, role=Role.DECODE, dial=peer_address(), codec=CodecPolicy(args.codec)
-        )
-        client = PrefillClient(config, memory.share())
-    known_rates = _known_rates(args, loaded)
+    client, target = None, Target()
+    new_config = functools.partial(
+        _courier_config, args, loaded, role=Role.DECODE, codec=CodecPolicy(args.codec)
+    )
+    if may_have_worker:
+        target = first_target()
+        client = PrefillClient(new_config(target) if target.is_there else None, memory.share())
+    known_rates = _known_rates(args, loaded, target.trust)
     rates = known_rates.load()
     loop = EngineLoop(
         model=loaded.model,
@@ -186,7 +191,7 @@ def open_decode_engine(
     loop.start()
     # What prompts need is made while the first one is being typed. With a worker a form of the weights may never be
     # needed, and waits for the first prompt that has to be prefilled here.
-    ahead.start(loaded, prefill=not has_worker)
+    ahead.start(loaded, prefill=not target.is_there)
     return DecodeEngine(
         backend=Backend(engine=loop, tokenizer=loaded.tokenizer, template=loaded.template, model=loaded.info),
         loop=loop,
@@ -196,7 +201,32 @@ def open_decode_engine(
         fingerprint=fingerprint,
         ahead=ahead,
         keep_rates=functools.partial(known_rates.save, rates),
+        retarget=_Retarget(client, new_config, rates, target),
     )
+
+
+class _Retarget:
+    """Gives an engine another worker, with nothing known of how fast that one is."""
+
+    def __init__(
+        self,
+        client: PrefillClient | None,
+        new_config: Callable[[Target], CourierConfig],
+        rates: PrefillRates,
+        target: Target,
+    ) -> None:
+        self._client = client
+        self._new_config = new_config
+        self._rates = rates
+        self._target = target
+
+    def __call__(self, target: Target) -> None:
+        if self._client is None or target == self._target:
+            return
+        if target.is_there and target.trust != self._target.trust:
+            self._rates.forget_remote()
+        self._target = target
+        self._client.retarget(self._new_config(target) if target.is_there else None)
 
 
 def open_prefill_engine(
@@ -215,7 +245,8 @@ def open_prefill_engine(
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
-    config = _courier_config(args, loaded, role=Role.PREFILL, dial=args.dial)
+    target = Target(dial=args.dial, listen=args.listen, trust=args.trust)
+    config = _courier_config(args, loaded, target, role=Role.PREFILL)
     worker = PrefillWorker(
         ModelPrefiller(loaded.model, pool, prefixes),
         config,
@@ -351,9 +382,9 @@ def _warm_up(model: Model, pool: SequencePool, *, decode: bool) -> None:
 def _courier_config(
     args: argparse.Namespace,
     loaded: _Loaded,
+    target: Target,
     *,
     role: Role,
-    dial: str | None,
     codec: CodecPolicy = CodecPolicy.AUTO,
 ) -> CourierConfig:
     folder = identity_dir(args.identity)
@@ -361,9 +392,9 @@ def _courier_config(
         role=role,
         identity_dir=str(folder),
         trust_dir=str(folder),
-        fingerprint=args.trust,
-        dial=dial,
-        listen=args.listen,
+        fingerprint=target.trust,
+        dial=target.dial,
+        listen=target.listen,
         channel_descriptor=-1,
         memory_descriptor=-1,
         memory_bytes=loaded.cache.total_bytes(),
@@ -374,10 +405,10 @@ def _courier_config(
     )
 
 
-def _known_rates(args: argparse.Namespace, loaded: _Loaded) -> KnownRates:
+def _known_rates(args: argparse.Namespace, loaded: _Loaded, worker: str) -> KnownRates:
     files = tuple((str(path.resolve()), path.stat().st_size) for path in loaded.paths)
     how = (loaded.model.device.kind, torch.get_num_threads(), args.weights, args.chunk)
-    return KnownRates(cache_dir() / "rates", files, args.trust, *how)
+    return KnownRates(cache_dir() / "rates", files, worker, *how)
 
 
 def _model_identity(loaded: _Loaded) -> ModelIdentity:

@@ -162,9 +162,19 @@ def _fingerprint_fault(text: str) -> str:
     return "a fingerprint has 64 hexadecimal digits; the other computer prints its own at the start"
 
 
+def _node_name_fault(text: str) -> str:
+    if 0 < len(text.strip()) <= MAX_NODE_NAME_CHARS and text.isprintable():
+        return ""
+    return f"a name has 1 to {MAX_NODE_NAME_CHARS} letters, digits or other characters that can be seen"
+
+
+# Names are shown in one line of a window, and travel by multicast, where a label has 63 bytes.
+MAX_NODE_NAME_CHARS = 40
+
 _COMPUTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
-# In place of an address: it is not known yet, and will come as a line on standard input.
+# In place of an address: standard input says which worker there is, whenever that changes, as a line of JSON
+# (engine/handoff/target.py).
 FROM_STDIN = "-"
 
 # The ports of the OpenAI endpoint, of couriers, of the node for paired nodes, and of the node while it shows a code.
@@ -325,7 +335,7 @@ PEER = Setting(
     metavar="HOST:PORT",
     check=_peer_fault,
     example=f"192.168.1.20:{COURIER_PORT}",
-    help='the worker that prefills prompts for this computer; "-" reads it from standard input',
+    help='the worker that prefills prompts for this computer; "-" has standard input say so, as often as it changes',
 )
 WORKER = Setting(
     name="worker",
@@ -376,6 +386,34 @@ KEYRING = Setting(
     default="auto",
     choices=("auto", "never"),
     help="whether the system keyring guards this computer's key; never where nobody logs in to unlock it",
+)
+
+
+NODE_NAME = Setting(
+    name="name",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    check=_node_name_fault,
+    example="studio",
+    help="what this computer is called where others see it (default: its host name)",
+)
+NODE_LISTEN_PORT = Setting(
+    name="node_port",
+    kind=int,
+    default=NODE_PORT,
+    minimum=0,
+    maximum=65535,
+    example=str(NODE_PORT),
+    help="the port for paired computers; a free one is taken where it is in use",
+)
+PRELOAD = Setting(
+    name="model",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    example="smollm2-135m",
+    help="a model to load at once (default: each when it is asked for)",
 )
 
 

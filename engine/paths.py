@@ -46,6 +46,16 @@ def scratch_dir() -> Path:
     return cache_dir() / "scratch"
 
 
+def node_dir() -> Path:
+    """What the running node tells other processes of this user: where it is, and its token."""
+    return cache_dir() / "node"
+
+
+def peers_file() -> Path:
+    """The computers that this one is paired with."""
+    return config_dir() / "peers.json"
+
+
 def identity_dir(given: str | None = None) -> Path:
     """Where this computer's key, certificate and trusted certificates are kept: `given`, or with the settings."""
     return user_path(given) if given else config_dir() / "identity"

@@ -28,6 +28,7 @@ WITHOUT_TORCH = [
     "engine.handoff.route",
     "engine.handoff.shared",
     "engine.handoff.transport",
+    "engine.models.spec",
     "engine.node.identity",
     "engine.node.endpoint",
     "engine.node.library",

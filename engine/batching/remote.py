@@ -48,7 +48,7 @@ _LINK_LIMITS_BELOW = 0.5
 class PrefillClient(Protocol):
     """The way to the worker. Nothing here blocks; `start` raises PeerError when the worker cannot be asked."""
 
-    def status(self) -> ClientStatus: ...
+    def status(self) -> ClientStatus | None: ...
 
     def start(
         self,

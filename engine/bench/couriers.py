@@ -236,7 +236,7 @@ class CourierPair:
 
     def wait_connected(self) -> None:
         deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
-        while not (status := self._client.status()).ready:
+        while (status := self._client.status()) is not None and not status.ready:
             if not self._wait(deadline_s - time.monotonic()):
                 raise ProcessFailed(f"the two couriers did not find each other: {status.note}")
 

@@ -53,8 +53,14 @@ COMMANDS = {
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
     "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
+    "service": Command(
+        module="engine.cli.service", help="have this computer's node started by the system, and kept running"
+    ),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "transfer": Command(
+        module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
+    ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import os
 import queue
 import sys
@@ -11,11 +13,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
-from engine.errors import UserError
+from engine.errors import InvalidRequest, UserError
+from engine.handoff.target import Target
 from engine.node.library import Library
 from engine.node.listening import listening_fault
 from engine.node.running import announce
@@ -23,6 +28,8 @@ from engine.repeats import Repeats
 
 if TYPE_CHECKING:
     from engine.assembly import DecodeEngine
+
+log = logging.getLogger(__name__)
 
 EXAMPLE = """\
   baton serve --model smollm2-135m
@@ -131,7 +138,7 @@ class _Service:
 
         with loading_bar(f"loading {self._path.name}") as progress:
             self._engine = engine = open_decode_engine(
-                self._args, self._path, progress.advance, self._peer_address
+                self._args, self._path, progress.advance, self._first_target
             )
         attach(self._app, engine.backend)
         note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}
@@ -139,14 +146,26 @@ class _Service:
             self._say_ready(engine)
             self._watch_worker(engine)
 
-    def _peer_address(self) -> str | None:
-        """Where the worker is, once that is known."""
-        if self._args.peer != config.FROM_STDIN:
-            peer: str | None = self._args.peer
-            return peer
-        address = self._from_stdin.get()
-        config.split_address(address)
-        return address
+    def _first_target(self) -> Target:
+        """The worker to begin with, once that is known."""
+        if self._args.peer == config.FROM_STDIN:
+            return self._target_of(self._from_stdin.get())
+        return Target(dial=self._args.peer, listen=self._args.listen, trust=self._args.trust or "")
+
+    def _target_of(self, line: str) -> Target:
+        target = Target.parse(line)
+        if target.is_there and not target.trust:
+            target = msgspec.structs.replace(target, trust=self._args.trust or "")
+        return target
+
+    def _follow_targets(self, engine: DecodeEngine) -> None:
+        """Take what standard input says of the worker while the engine runs."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                try:
+                    engine.retarget(self._target_of(self._from_stdin.get_nowait()))
+                except InvalidRequest as error:
+                    log.warning("%s", error)
 
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
@@ -178,11 +197,17 @@ class _Service:
         if engine.client is None:
             self._closing.wait()
             return
-        from engine.handoff.prefill_client import NOT_YET
+        from engine.handoff.client_events import ClientStatus
+        from engine.handoff.prefill_client import NO_WORKER, NOT_YET
 
         news = LinkWatch(Repeats(SAY_AGAIN_S), known=NOT_YET)
+        listen_port = engine.listen_port
         while not self._closing.wait(_WATCH_EVERY_S):
-            status = engine.client.status()
+            self._follow_targets(engine)
+            if self._args.json and engine.client.listen_port not in (None, listen_port):
+                listen_port = engine.client.listen_port
+                _print_event(listen_port=listen_port)
+            status = engine.client.status() or ClientStatus(ready=False, note=NO_WORKER)
             if news.is_news(status.ready, status.note):
                 self._say_worker(status.ready, status.note)
 
@@ -222,7 +247,7 @@ def _join(thread: threading.Thread, timeout_s: float) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if (args.peer or args.listen) and not args.trust:
+    if (args.peer not in (None, config.FROM_STDIN) or args.listen) and not args.trust:
         raise UserError("--trust is missing: it takes the fingerprint that the worker prints when it starts")
     if args.peer and args.listen:
         raise UserError(

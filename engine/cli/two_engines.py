@@ -11,6 +11,7 @@ from pathlib import Path
 
 from engine.cli.children import Child, ended_together
 from engine.config import FROM_STDIN
+from engine.handoff.target import Target
 from engine.node.endpoint import Endpoint
 
 # Loading a model of the catalogue takes seconds; a slow disk gets its time.
@@ -72,7 +73,7 @@ def two_engines(
     ):
         address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=START_TIMEOUT_S)['port']}"
         say(f"  the worker, which prefills the prompt (process {worker.pid})")
-        decoder.tell(address)
+        decoder.tell(Target(dial=address).line())
         endpoint_port = decoder.wait_for("ready", timeout_s=START_TIMEOUT_S)["port"]
         say(f"  the decoder, which writes the answer (process {decoder.pid})")
         decoder.wait_for("worker", timeout_s=CONNECT_TIMEOUT_S)

@@ -30,6 +30,21 @@ def model_digest(paths: Sequence[Path], *, cache_dir: Path, on_progress: Progres
 
     `cache_dir` is made when it is missing. Raises ModelFileError when a file cannot be read, or changes meanwhile.
     """
+    digests = file_digests(paths, cache_dir=cache_dir, on_progress=on_progress)
+    return digest_of_parts(digests)
+
+
+def digest_of_parts(digests: Sequence[str]) -> str:
+    """A model's digest from those of its files, in order."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(b"".join(bytes.fromhex(digest) for digest in digests)).hexdigest()
+
+
+def file_digests(
+    paths: Sequence[Path], *, cache_dir: Path, on_progress: Progress | None = None
+) -> tuple[str, ...]:
+    """The digest of each file; as `model_digest`."""
     if not paths:
         raise ValueError("a model has at least one file")
     sizes = [_stat(path).st_size for path in paths]
@@ -38,10 +53,25 @@ def model_digest(paths: Sequence[Path], *, cache_dir: Path, on_progress: Progres
         report: Callable[[int], None] | None = None
         if on_progress is not None:
             report = _Offset(on_progress, before=sum(sizes[:index]), total=sum(sizes))
-        digests.append(_file_digest(path, cache_dir, report))
-    if len(digests) == 1:
-        return digests[0].hex()
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+        digests.append(_file_digest(path, cache_dir, report).hex())
+    return tuple(digests)
+
+
+def known_digest(path: Path, *, cache_dir: Path) -> str | None:
+    """A file's digest if it has been computed before and the file has not changed since, else None."""
+    try:
+        entry, identity = _entry_of(path.resolve(), path.stat(), cache_dir)
+    except OSError:
+        return None
+    digest = _cached(entry, identity)
+    return digest.hex() if digest is not None else None
+
+
+def keep_digest(path: Path, digest: str, *, cache_dir: Path) -> None:
+    """Keep what somebody else has computed over the file's bytes, so that it is not read again."""
+    with contextlib.suppress(OSError):
+        entry, identity = _entry_of(path.resolve(), path.stat(), cache_dir)
+        _keep(entry, identity, bytes.fromhex(digest))
 
 
 class _Offset:
@@ -59,8 +89,7 @@ class _Offset:
 def _file_digest(path: Path, cache_dir: Path, report: Callable[[int], None] | None) -> bytes:
     path = path.resolve()
     stat = _stat(path)
-    identity: dict[str, str | int] = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    entry = cache_dir / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
+    entry, identity = _entry_of(path, stat, cache_dir)
     digest = _cached(entry, identity)
     if digest is None:
         digest = _computed(path, report)
@@ -72,6 +101,12 @@ def _file_digest(path: Path, cache_dir: Path, report: Callable[[int], None] | No
     elif report is not None:
         report(stat.st_size)
     return digest
+
+
+def _entry_of(path: Path, stat: os.stat_result, cache_dir: Path) -> tuple[Path, dict[str, str | int]]:
+    """Where the digest of that file is kept, and what it is kept for."""
+    entry = cache_dir / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
+    return entry, {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 def _stat(path: Path) -> os.stat_result:

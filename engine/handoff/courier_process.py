@@ -40,11 +40,12 @@ class CourierProcess:
 
     `on_message` gets all that it says and `on_gone(reason)` hears when it has ended, with nothing of it left that could
     touch the memory; both are called on one thread of this object's own. Descriptors in `config` are filled in here.
+    Without a `config` there is no courier, until `reconfigure` brings one.
     """
 
     def __init__(
         self,
-        config: ch.CourierConfig,
+        config: ch.CourierConfig | None,
         memory: SharedMemory,
         *,
         on_message: Callable[[ch.FromCourier], None],
@@ -57,12 +58,22 @@ class CourierProcess:
         self._channel: ch.Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
+        # Set to end a wait: by `close`, and when there is another configuration.
+        self._disturbed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="courier-channel", daemon=True)
 
     def start(self) -> None:
         """Returns once the first courier has been started; raises ProcessFailed when it cannot be."""
         self._spawn()
         self._thread.start()
+
+    def reconfigure(self, config: ch.CourierConfig | None) -> None:
+        """End the courier, and start another with `config` where there is one. Not from `on_message` or `on_gone`."""
+        self._config = config
+        self._disturbed.set()
+        channel = self._channel
+        if channel is not None:
+            channel.interrupt()
 
     @property
     def pid(self) -> int | None:
@@ -80,6 +91,7 @@ class CourierProcess:
     def close(self) -> None:
         """End the courier and wait for it. Not from `on_message` or `on_gone`."""
         self._closing.set()
+        self._disturbed.set()
         channel = self._channel
         if channel is not None:
             channel.interrupt()
@@ -90,11 +102,11 @@ class CourierProcess:
         wait_s = _FIRST_WAIT_S
         while True:
             heard = self._listen()
+            wait_s = _FIRST_WAIT_S if heard else min(2 * wait_s, _LONGEST_WAIT_S)
+            self._disturbed.wait(wait_s if self._config is not None else None)
             if self._closing.is_set():
                 return
-            wait_s = _FIRST_WAIT_S if heard else min(2 * wait_s, _LONGEST_WAIT_S)
-            if self._closing.wait(wait_s):
-                return
+            self._disturbed.clear()
             try:
                 self._spawn()
             except ProcessFailed as error:
@@ -102,13 +114,13 @@ class CourierProcess:
                 self._on_gone(str(error))
 
     def _listen(self) -> bool:
-        """Hear the running courier out, until it has ended; whether it has said anything."""
+        """Hear the running courier out, until it has ended or is not wanted; whether it has said anything."""
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return False
         heard = False
         try:
-            while not self._closing.is_set():
+            while not self._disturbed.is_set():
                 message = channel.receive(ch.FROM_COURIER, silence_s=ch.SILENCE_S)
                 if message is None:
                     break
@@ -125,15 +137,18 @@ class CourierProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if not self._closing.is_set():
+        if self._disturbed.is_set() and not self._closing.is_set():
+            self._on_gone("there is another worker now" if self._config is not None else "there is no worker")
+        elif not self._closing.is_set():
             self._on_gone(f"the courier ended with exit status {process.returncode}")
         return heard
 
     def _keep_port(self, port: int) -> None:
         """A courier that is started again has to be found where the first one was."""
-        host = Address.parse(self._config.listen or "").host
-        address = Address(host=host, port=port)
-        self._config = msgspec.structs.replace(self._config, listen=str(address))
+        config = self._config
+        if config is not None and config.listen is not None and not self._disturbed.is_set():
+            address = Address(host=Address.parse(config.listen).host, port=port)
+            self._config = msgspec.structs.replace(config, listen=str(address))
 
     def _hear(self, channel: ch.Channel, message: ch.FromCourier) -> None:
         if isinstance(message, ch.Alive):
@@ -145,6 +160,8 @@ class CourierProcess:
         self._on_message(message)
 
     def _spawn(self) -> None:
+        if self._config is None:
+            return
         ours, theirs = socket.socketpair()
         config = msgspec.structs.replace(
             self._config,
@@ -154,7 +171,7 @@ class CourierProcess:
         )
         try:
             process = subprocess.Popen(
-                [*self._config.start_through, *own_command(), "courier"],
+                [*config.start_through, *own_command(), "courier"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=_ONE_THREAD | tls_environment(),

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 # Why there is no link, as long as nothing has been heard of the worker.
 NOT_YET = "no worker has connected yet"
+NO_WORKER = "there is no worker"
 
 # Records of handoffs that are kept for whoever asks.
 _KEPT_RECORDS = 256
@@ -46,7 +47,8 @@ _KEPT_RECORDS = 256
 class PrefillClient:
     """`start` a handoff, `poll` for what became of it; see `batching.remote.PrefillClient` for the contract."""
 
-    def __init__(self, config: ch.CourierConfig, memory: SharedMemory) -> None:
+    def __init__(self, config: ch.CourierConfig | None, memory: SharedMemory) -> None:
+        """Without a `config` there is no worker, until `retarget` brings one."""
         self._courier = CourierProcess(
             config, memory, on_message=self._on_message, on_gone=self._on_courier_gone
         )
@@ -61,7 +63,8 @@ class PrefillClient:
         self._setup: LinkSetup | None = None
         self._note = NOT_YET
         self._port: int | None = None
-        self._listens = config.listen is not None
+        self._has_worker = config is not None
+        self._listens = config is not None and config.listen is not None
         self._heard_of_listening = threading.Event()
         self._failure = ""
 
@@ -79,6 +82,18 @@ class PrefillClient:
             raise ProcessFailed(self._failure or "the courier did not start in time")
         return self._port
 
+    def retarget(self, config: ch.CourierConfig | None) -> None:
+        """Work with another worker from now on, or with none. What is under way with the last one fails."""
+        with self._lock:
+            self._has_worker = config is not None
+            self._port = None
+        self._courier.reconfigure(config)
+
+    @property
+    def listen_port(self) -> int | None:
+        """Where a worker may call; None where it is called, and until the courier listens."""
+        return self._port
+
     def close(self) -> None:
         self._courier.close()
 
@@ -90,9 +105,10 @@ class PrefillClient:
     def on_wakeup(self, wakeup: Callable[[], None]) -> None:
         self._wakeup = wakeup
 
-    def status(self) -> ClientStatus:
+    def status(self) -> ClientStatus | None:
+        """How the worker is; None where there is none."""
         with self._lock:
-            return self._status()
+            return self._status() if self._has_worker else None
 
     def start(
         self,
@@ -232,7 +248,7 @@ class PrefillClient:
             self._events.append(changed)
 
     def _on_courier_gone(self, reason: str) -> None:
-        log.error("%s; it is started again", reason)
+        log.warning("the way to the worker is closed: %s", reason)
         with self._lock:
             self._link = None
             self._note = reason

@@ -122,6 +122,11 @@ class PrefillRates:
         speed = n_tokens / seconds
         self.link_tps += (_NEWEST_SHARE if self.link_tps else 1.0) * (speed - self.link_tps)
 
+    def forget_remote(self) -> None:
+        """There is another worker."""
+        self.remote = SpeedByLength()
+        self.remote_at, self.remote_prompts, self.link_tps = 0.0, 0, 0.0
+
     def remote_is_stale(self, now: float) -> bool:
         """Whether the worker should be tried even where this computer is expected to be sooner."""
         return self.remote_prompts < _ENOUGH_PROMPTS or now - self.remote_at > _STALE_AFTER_S

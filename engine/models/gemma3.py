@@ -5,28 +5,21 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.cache.spec import LayerKind
-from engine.gguf.metadata import Metadata
 from engine.layers.attention import SelfAttention
 from engine.layers.mlp import Activation, GatedMLP
 from engine.layers.rope import Rope, pair_order
 from engine.layers.step import Step
 from engine.layers.weights import WeightLoader
-from engine.models.base import ModelSpec, Stack, output_name, read_spec
+from engine.models.base import Stack, output_name
+from engine.models.spec import ModelSpec
 
 ARCHITECTURE = "gemma3"
 
-# Neither the period nor the sliding layers' rope base has a key in the file: layers 5, 11, ... are global.
-PERIOD = 6
+# The sliding layers' rope base has no key in the file.
 LOCAL_ROPE_BASE = 10000.0
 
 # The 27B model alone scales attention by the width of a head of d_model, not by the true head size.
 LAYERS_OF_27B = 62
-
-
-def spec(metadata: Metadata) -> ModelSpec:
-    """The model's measures."""
-    window = metadata.integer(f"{ARCHITECTURE}.attention.sliding_window", 0)
-    return read_spec(metadata, ARCHITECTURE, window=window, period=PERIOD)
 
 
 def attention(load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> SelfAttention:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.gguf.metadata import Metadata
 from engine.layers.attention import SelfAttention
 from engine.layers.mlp import Activation, GatedMLP
 from engine.layers.rope import Rope
 from engine.layers.step import Step
 from engine.layers.weights import WeightLoader
-from engine.models.base import ModelSpec, Stack, output_name, read_spec
+from engine.models.base import Stack, output_name
+from engine.models.spec import ModelSpec
 
 ARCHITECTURE = "llama"
-
-
-def spec(metadata: Metadata) -> ModelSpec:
-    """The model's measures."""
-    return read_spec(metadata, ARCHITECTURE)
 
 
 def attention(load: WeightLoader, model: ModelSpec, layer: int, rope: Rope) -> SelfAttention:

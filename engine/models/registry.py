@@ -11,13 +11,14 @@ from types import ModuleType
 import torch
 
 from engine.device import Device, choose_device
-from engine.errors import ModelFileError, UnsupportedModel
+from engine.errors import ModelFileError
 from engine.gguf.reader import GGUFFile
 from engine.kernels import packed_gemm
 from engine.layers.weights import Form, SharedWeights, WeightLoader
 from engine.models import gemma3, llama, qwen2, qwen3
-from engine.models.base import Model, ModelSpec, Stack
+from engine.models.base import Model, Stack
 from engine.models.shapes import check_shapes
+from engine.models.spec import read_spec
 
 FAMILIES: dict[str, ModuleType] = {module.ARCHITECTURE: module for module in (llama, qwen2, qwen3, gemma3)}
 
@@ -40,11 +41,6 @@ class WeightsMode(enum.StrEnum):
 _ROUNDS_FROM = 300_000_000
 
 Progress = Callable[[int, int], None]
-
-
-def model_spec(file: GGUFFile) -> ModelSpec:
-    """The model's measures, without its weights. Raises UnsupportedModel for an unknown architecture."""
-    return _family(file).spec(file.metadata)
 
 
 def load_model(
@@ -82,8 +78,8 @@ def begin_loading(
     which is where loading takes the processor and not the disk.
     """
     device = choose_device(device) if isinstance(device, str) else device
-    family = _family(file)
-    spec = family.spec(file.metadata)
+    spec = read_spec(file.metadata)
+    family = FAMILIES[spec.architecture]
     check_shapes(file, spec)
     forms = _forms(file, device, weights)
     # Both packed forms are made of the same matrices.
@@ -126,16 +122,6 @@ class _Counter:
         self._done = min(self._total, self._done + n_bytes)
         if self._on_progress is not None:
             self._on_progress(self._done, self._total)
-
-
-def _family(file: GGUFFile) -> ModuleType:
-    family = FAMILIES.get(file.architecture)
-    if family is None:
-        raise UnsupportedModel(
-            f"{file.paths[0]}: the architecture {file.architecture!a} is not known to Baton "
-            f"(known: {', '.join(sorted(FAMILIES))}); choose a model of one of these"
-        )
-    return family
 
 
 def _forms(file: GGUFFile, device: Device, weights: WeightsMode) -> dict[bool, Form]:

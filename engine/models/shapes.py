@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from engine.errors import ModelFileError
 from engine.gguf.reader import GGUFFile
-from engine.models.base import ModelSpec
+from engine.models.spec import ModelSpec
 
 
 def check_shapes(file: GGUFFile, spec: ModelSpec) -> None:

@@ -35,9 +35,9 @@ class NoEndpoint(UserError):
 
 
 class Endpoint:
-    """The endpoint at host and port; `$BATON_API_KEY` is sent where it is set. Raises UserError for port 0."""
+    """The endpoint at host and port. `key` is sent, or `$BATON_API_KEY` where that is set; UserError for port 0."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, key: str | None = None) -> None:
         if port == 0:
             raise UserError(
                 "--port 0 stands for a free one when serving; to ask, name the port that `baton serve` prints, "
@@ -45,6 +45,7 @@ class Endpoint:
             )
         self.host = host
         self.port = port
+        self.key = key or os.environ.get("BATON_API_KEY")
 
     @property
     def url(self) -> str:
@@ -58,9 +59,9 @@ class Endpoint:
             raise self.stranger()
         return found
 
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, path: str, body: dict[str, Any] | None, *, method: str = "POST") -> dict[str, Any]:
         """Post `body`; the whole answer. Raises as `get` does."""
-        with _Exchange(self, "POST", path, body, READ_TIMEOUT_S) as response:
+        with _Exchange(self, method, path, body, READ_TIMEOUT_S) as response:
             found = _decode(_rest(response))
         if not isinstance(found, dict):
             raise self.stranger()
@@ -86,6 +87,19 @@ class Endpoint:
         if not has_begun:
             raise self.stranger()
         raise HostError(f"the answer of {self.url} broke off: look at its log")
+
+    def watch(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Post `body`; the answer's lines as they come, an object each. Raises as `get` does, and for an error."""
+        with _Exchange(self, "POST", path, body, READ_TIMEOUT_S) as response:
+            for line in _lines(response):
+                if not line:
+                    continue
+                news = _decode(line)
+                if not isinstance(news, dict):
+                    raise self.stranger()
+                if "error" in news:
+                    raise _refusal(self, 500, news)
+                yield news
 
     def stranger(self, detail: str = "") -> HostError:
         """What to raise when something else answers there."""
@@ -119,7 +133,7 @@ class _Exchange:
         endpoint = self._endpoint
         method, path, body = self._ask
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if key := os.environ.get("BATON_API_KEY"):
+        if key := endpoint.key:
             if not (key.isascii() and key.isprintable()):
                 raise UserError("BATON_API_KEY holds characters that cannot be sent: take letters and digits")
             headers["Authorization"] = f"Bearer {key}"

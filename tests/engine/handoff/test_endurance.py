@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from engine.cli.children import Child, ended_together
+from engine.handoff.target import Target
 from engine.node.endpoint import Endpoint
 from engine.node.identity import Identity
 
@@ -42,7 +43,7 @@ def test_a_thousand_prompts_leave_nothing_behind(smollm2_path: Path, tmp_path: P
         Child("decoder", decoder_words, tmp_path / "decoder.log") as decoder,
         ended_together(worker, decoder),
     ):
-        decoder.tell(f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}")
+        decoder.tell(Target(dial=f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}").line())
         endpoint = Endpoint("127.0.0.1", decoder.wait_for("ready", timeout_s=TIMEOUT_S)["port"])
         decoder.wait_for("worker", timeout_s=TIMEOUT_S)
         seen = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.cli.children import Child, ended_together
+from engine.handoff.target import Target
 from engine.node.endpoint import Endpoint
 from engine.node.identity import Identity
 
@@ -34,7 +35,7 @@ def endpoint(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         Child("decoder", decoder_words, folder / "decoder.log") as decoder,
         ended_together(worker, decoder),
     ):
-        decoder.tell(f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}")
+        decoder.tell(Target(dial=f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}").line())
         port = decoder.wait_for("ready", timeout_s=TIMEOUT_S)["port"]
         decoder.wait_for("worker", timeout_s=TIMEOUT_S)
         yield Endpoint("127.0.0.1", port)

@@ -13,7 +13,9 @@ from gguf import GGUFWriter
 from engine.errors import InvalidRequest, ModelFileError, PromptTooLong, UnsupportedModel
 from engine.gguf.reader import GGUFFile
 from engine.layers.step import Segment
-from engine.models.registry import WeightsMode, load_model, model_spec
+from engine.models import registry
+from engine.models.registry import WeightsMode, load_model
+from engine.models.spec import PERIODS, read_spec
 from tests.engine.models.conftest import TinyModel
 from tests.engine.models.running import append, new_sequence
 from tests.engine.models.tiny import Array, config_of, draw_weights, write_model
@@ -106,9 +108,13 @@ def header(path: Path, architecture: str, values: dict[str, Any]) -> GGUFFile:
 def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     file = header(tmp_path / "model.gguf", "rwkv7", {})
     with pytest.raises(UnsupportedModel, match=r"'rwkv7' is not known.*gemma3, llama, qwen2, qwen3"):
-        model_spec(file)
+        read_spec(file.metadata)
     with pytest.raises(UnsupportedModel, match="rwkv7"):
         load_model(file, device="cpu")
+
+
+def test_every_architecture_whose_measures_are_read_can_be_loaded() -> None:
+    assert registry.FAMILIES.keys() == PERIODS.keys()
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
@@ -141,12 +147,12 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) 
 )
 def test_measures_that_cannot_be(architecture: str, values: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
-        model_spec(header(tmp_path / "model.gguf", architecture, values))
+        read_spec(header(tmp_path / "model.gguf", architecture, values).metadata)
 
 
 def test_a_window_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
-        model_spec(header(tmp_path / "model.gguf", "gemma3", {"attention.sliding_window": -1}))
+        read_spec(header(tmp_path / "model.gguf", "gemma3", {"attention.sliding_window": -1}).metadata)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_a_window_that_cannot_be(tmp_path: Path) -> None:
 )
 def test_what_is_sound_but_not_known(values: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel):
-        model_spec(header(tmp_path / "model.gguf", "llama", values))
+        read_spec(header(tmp_path / "model.gguf", "llama", values).metadata)
 
 
 def test_tokens_outside_the_vocabulary(tiny_model: TinyModel) -> None:

@@ -1,0 +1,101 @@
+"""The one node of this user on this computer: who has the place, where it answers, and with what token.
+
+A lock is held for as long as a node runs; the note beside it is void without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+import filelock
+import msgspec
+
+from engine.errors import HostError, UserError
+from engine.files import write_whole
+from engine.paths import node_dir
+
+_NOTE = "node.json"
+
+
+class NodeNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the running node is: its control API's port and token, the endpoint's address, its process."""
+
+    pid: int
+    port: int
+    token: str
+    endpoint: str
+    started_at: float
+
+
+class AnotherNode(UserError):
+    """A node runs here already."""
+
+
+class NoNode(UserError):
+    """No node runs here."""
+
+
+class Place:
+    """The node's place; `take` it before anything is opened, `tell` where the node is, `leave` at the end."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or node_dir()
+        self._lock = filelock.FileLock(self._folder / "node.lock", timeout=0, mode=0o600)
+
+    @property
+    def _note(self) -> Path:
+        return self._folder / _NOTE
+
+    def take(self) -> None:
+        """Raises AnotherNode, which names the one that runs, or HostError."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.acquire()
+            self._note.unlink(missing_ok=True)
+        except filelock.Timeout:
+            raise AnotherNode(self._who()) from None
+        except OSError as error:
+            raise self._fault(error) from error
+
+    def tell(self, *, port: int, endpoint: str) -> str:
+        """Let others of this user find the node; returns the token that they will send. Raises HostError."""
+        token = secrets.token_urlsafe(32)
+        note = NodeNote(pid=os.getpid(), port=port, token=token, endpoint=endpoint, started_at=time.time())
+        try:
+            write_whole(self._note, msgspec.json.encode(note))
+        except OSError as error:
+            raise self._fault(error) from error
+        return token
+
+    def leave(self) -> None:
+        with contextlib.suppress(OSError):
+            self._note.unlink(missing_ok=True)
+        self._lock.release()
+
+    def _who(self) -> str:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            note = msgspec.json.decode(self._note.read_bytes(), type=NodeNote)
+            since = time.strftime("%H:%M on %d %B", time.localtime(note.started_at))
+            return (
+                f"a node runs here already: process {note.pid}, since {since}, with the endpoint at {note.endpoint}. "
+                "Look at it with `baton status`, or end it with `baton node --stop`"
+            )
+        return "a node is just being started here: look at it with `baton status`"
+
+    def _fault(self, error: OSError) -> HostError:
+        return HostError(
+            f"{self._folder} cannot be written ({error.strerror or error}): check who owns the folder and whether its "
+            "disk is full"
+        )
+
+
+def find_node(folder: Path | None = None) -> NodeNote:
+    """The note of the node that runs, or of one that was killed: who calls it finds out. Raises NoNode."""
+    try:
+        return msgspec.json.decode(((folder or node_dir()) / _NOTE).read_bytes(), type=NodeNote)
+    except (OSError, msgspec.MsgspecError):
+        raise NoNode("no node runs on this computer: start one with `baton node`") from None

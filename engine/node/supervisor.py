@@ -1,0 +1,342 @@
+"""One engine process: started, heard, watched, started again when it ends, and every end explained.
+
+It knows that a child says what it is in lines of JSON on standard output, logs on standard error, and ends with its
+standard input; and nothing of what an engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from engine.errors import ProcessFailed
+from engine.node.logs import RotatingLog
+from engine.paths import own_command
+
+log = logging.getLogger(__name__)
+
+# Waits before an engine that ended is started again; doubled each time, and back to the first after it ran well.
+FIRST_WAIT_S = 0.2
+LONGEST_WAIT_S = 30.0
+RAN_WELL_S = 60.0
+
+# An engine's endpoint is looked at so often; one that says nothing so many times in a row hangs.
+_HEALTH_EVERY_S = 5.0
+_HEALTH_TIMEOUT_S = 5.0
+_HEALTH_MISSES = 3
+
+# What an engine takes to put away what it has open; after that it is killed.
+_GRACE_S = 2.0
+
+# Ends that are kept, and the lines of the log that are kept with each.
+_KEPT_OUTCOMES = 8
+_KEPT_LINES = 20
+
+# A line of an engine's standard output is a short object.
+_MAX_LINE_BYTES = 1 << 16
+
+# What a command ends with when it was asked for what cannot be: another try would end alike.
+_EXIT_USAGE = 2
+
+
+class State(enum.StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting"  # it ended, and will be started again
+    FAILED = "failed"  # it ended for a reason that another start would not change
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a process ended: when (Unix time), after how long, why in a sentence, and the last lines of its log."""
+
+    at: float
+    ran_s: float
+    status: int | None
+    reason: str
+    log_lines: tuple[str, ...]
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "ran_s": self.ran_s,
+            "status": self.status,
+            "reason": self.reason,
+            "log": list(self.log_lines),
+        }
+
+
+class EngineProcess:
+    """Keeps `baton WORDS --json --exit-with-stdin` running from `start` to `stop`.
+
+    `on_change` hears of each new state, `on_event` of each line that is not the ready line. `told` is what is said to
+    each new process on its standard input, a line each, before anything else.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        log: RotatingLog,
+        on_change: Callable[[], None],
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        environment: Mapping[str, str] | None = None,
+        has_health: bool = True,
+    ) -> None:
+        self.name = name
+        self.words = tuple(words)
+        self.state = State.STOPPED
+        self.ready: dict[str, Any] = {}
+        self.outcomes: deque[Outcome] = deque(maxlen=_KEPT_OUTCOMES)
+        self.n_starts = 0
+        self.since_s = time.time()
+        self._log = log
+        self._on_change = on_change
+        self._on_event = on_event
+        self._environment = environment
+        self._has_health = has_health
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._hung = ""
+        self._told: dict[str, str] = {}
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def port(self) -> int | None:
+        """Of the process that is ready now."""
+        return self.ready.get("port") if self.state is State.READY else None
+
+    @property
+    def last_outcome(self) -> Outcome | None:
+        return self.outcomes[-1] if self.outcomes else None
+
+    def start(self) -> None:
+        """Returns at once; `until_settled` waits."""
+        if self._keeper is None or self._keeper.done():
+            self._stopping = False
+            self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    async def until_settled(self, timeout_s: float) -> bool:
+        """Wait until it is ready, or will not be; whether that was within the time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.state not in (State.READY, State.FAILED, State.STOPPED):
+                    self._changed.clear()
+                    await self._changed.wait()
+                return True
+        return False
+
+    def tell(self, topic: str, line: str) -> None:
+        """Say a line to the process, and to each one after it; what was said of the same topic before is void."""
+        self._told[topic] = line
+        self._write(line)
+
+    async def stop(self) -> None:
+        """End the process, and start none again."""
+        self._stopping = True
+        if self._keeper is None:
+            return
+        process = self._process
+        if process is not None and process.returncode is None:
+            await _end(process)
+        if self.state is State.WAITING:
+            self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        self._set(State.STOPPED)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "pid": self.pid,
+            "port": self.port,
+            "since": self.since_s,
+            "starts": self.n_starts,
+            "last_exits": [outcome.snapshot() for outcome in self.outcomes],
+        }
+
+    async def _keep(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while True:
+            self._set(State.STARTING)
+            outcome = await self._run_once()
+            self.outcomes.append(outcome)
+            if self._stopping:
+                return
+            log.warning("%s ended after %.1f s: %s", self.name, outcome.ran_s, outcome.reason)
+            if outcome.status == _EXIT_USAGE:
+                self._set(State.FAILED)
+                return
+            if outcome.ran_s > RAN_WELL_S:
+                wait_s = FIRST_WAIT_S
+            self._set(State.WAITING)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _run_once(self) -> Outcome:
+        began_s = time.monotonic()
+        self.ready, self._hung = {}, ""
+        self.n_starts += 1
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *own_command(),
+                *self.words,
+                "--json",
+                "--exit-with-stdin",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                limit=_MAX_LINE_BYTES,
+                start_new_session=sys.platform != "win32",
+                env=self._environment,
+            )
+        except OSError as error:
+            return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
+        self._process = process
+        for line in self._told.values():
+            self._write(line)
+        logging_task = asyncio.create_task(self._read_log(process))
+        health = asyncio.create_task(self._watch_health(process)) if self._has_health else None
+        try:
+            await self._read_events(process)
+            status = await process.wait()
+            await asyncio.wait([logging_task], timeout=_GRACE_S)
+            return self._outcome(status, began_s, self._hung or explain(status, self._log.tail(_KEPT_LINES)))
+        finally:
+            logging_task.cancel()
+            if health is not None:
+                health.cancel()
+            if process.returncode is None:
+                process.kill()
+
+    def _outcome(self, status: int | None, began_s: float, reason: str) -> Outcome:
+        return Outcome(
+            at=time.time(),
+            ran_s=time.monotonic() - began_s,
+            status=status,
+            reason=reason,
+            log_lines=tuple(self._log.tail(_KEPT_LINES)),
+        )
+
+    async def _read_events(self, process: asyncio.subprocess.Process) -> None:
+        async for line in _lines(process.stdout):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(event, dict):
+                continue
+            if event.get("ready"):
+                self.ready = event
+                self._set(State.READY)
+            else:
+                self._on_event(event)
+
+    async def _read_log(self, process: asyncio.subprocess.Process) -> None:
+        async for line in _lines(process.stderr):
+            self._log.write(line.decode("utf-8", "replace"))
+
+    async def _watch_health(self, process: asyncio.subprocess.Process) -> None:
+        """Kill an engine that has said that it is ready and answers nothing any more."""
+        n_missed = 0
+        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
+            while n_missed < _HEALTH_MISSES:
+                await asyncio.sleep(_HEALTH_EVERY_S)
+                if self.port is None:
+                    continue
+                try:
+                    await client.get(f"http://127.0.0.1:{self.port}/health")
+                    n_missed = 0
+                except httpx.HTTPError:
+                    n_missed += 1
+        self._hung = f"it had stopped answering for {_HEALTH_MISSES * _HEALTH_TIMEOUT_S:g} s, and was ended"
+        process.kill()
+
+    def _write(self, line: str) -> None:
+        process = self._process
+        if process is not None and process.returncode is None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.write(line.encode() + b"\n")
+
+    def _set(self, state: State) -> None:
+        if state is self.state:
+            return
+        self.state, self.since_s = state, time.time()
+        self._changed.set()
+        self._on_change()
+
+    def failure(self) -> ProcessFailed:
+        """What to tell whoever waits for it: why it is not ready."""
+        outcome = self.last_outcome
+        why = outcome.reason if outcome is not None else "it is being started"
+        return ProcessFailed(f"{self.name}: {why}")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _lines(stream: asyncio.StreamReader | None) -> Any:
+    """The lines that come; what is too long for one is left out."""
+    if stream is None:
+        return
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # longer than the limit
+            continue
+        if not line:
+            return
+        yield line
+
+
+def explain(status: int, log_lines: Sequence[str]) -> str:
+    """Why a process of ours ended with `status`, as a sentence; its own last words where it had any."""
+    if status < 0:
+        return _of_signal(-status)
+    for line in reversed(log_lines):
+        if status and line.startswith("baton: "):
+            return line.removeprefix("baton: ")
+    if status > 128:
+        return _of_signal(status - 128)
+    return "it ended by itself" if status == 0 else f"it failed with status {status}; its log has the details"
+
+
+def _of_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"it was ended by signal {number}"
+    if name == "SIGKILL":
+        return "it was killed (SIGKILL); the system does that when memory runs out"
+    if name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        return f"it was told to end ({name})"
+    return f"it crashed ({name})"
