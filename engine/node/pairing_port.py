@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import platform
 import socket
@@ -83,7 +84,7 @@ class Offer:
     role: Role | None
     outcome: asyncio.Future[Paired]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    callers: set[asyncio.Task[None]] = field(default_factory=set)
+    callers: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
@@ -132,15 +133,20 @@ class PairingPort:
         await self.withdraw()
 
     def snapshot(self) -> dict[str, Any]:
-        offer = self._offer
-        shown = None
+        """The code that is shown, why the last one paired nobody, and how long no other one can be shown."""
+        offer, shown, note = self._offer, None, ""
         if offer is not None and offer.is_good:
-            shown = {
-                "code": code_text(offer.code),
-                "port": offer.port,
-                "expires_in_s": round(max(0.0, offer.ends_at_s - self._clock()), 1),
-            }
-        return {"offer": shown, "wait_s": round(self._patience.wait_s, 1)}
+            shown = self.describe(offer)
+        elif offer is not None and (fault := offer.outcome.exception()) is not None:
+            note = str(fault)
+        return {"offer": shown, "note": note, "wait_s": round(self._patience.wait_s, 1)}
+
+    def describe(self, offer: Offer) -> dict[str, Any]:
+        return {
+            "code": code_text(offer.code),
+            "port": offer.port,
+            "expires_in_s": round(max(0.0, offer.ends_at_s - self._clock()), 1),
+        }
 
     async def offer(self, role: Role | None = None) -> Offer:
         """Show a new code in place of any other; `role` is what this computer asks to be. Wait for its `outcome`.
@@ -159,7 +165,10 @@ class PairingPort:
         )
         # an outcome that nobody waits for is no mistake
         offer.outcome.add_done_callback(lambda outcome: outcome.cancelled() or outcome.exception())
-        offer.tasks = [asyncio.create_task(self._accept(offer, listener)) for listener in listeners]
+        for listener in listeners:
+            task = asyncio.create_task(self._accept(offer, listener))
+            task.add_done_callback(functools.partial(_close, listener))
+            offer.tasks.append(task)
         offer.tasks.append(asyncio.create_task(self._expire(offer)))
         self._offer = offer
         self._on_change()
@@ -206,19 +215,18 @@ class PairingPort:
 
     async def _accept(self, offer: Offer, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                try:
-                    connection, _ = await loop.sock_accept(listener)
-                except OSError as error:
-                    log.warning("a call was not taken: %s", error.strerror or error)
-                    await asyncio.sleep(1.0)
-                    continue
-                if len(offer.callers) >= _MAX_CALLERS:
-                    next(iter(offer.callers)).cancel()
-                task = asyncio.create_task(self._serve(offer, connection))
-                offer.callers.add(task)
-                task.add_done_callback(offer.callers.discard)
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                log.warning("a call was not taken: %s", error.strerror or error)
+                await asyncio.sleep(1.0)
+                continue
+            if len(offer.callers) >= _MAX_CALLERS:
+                offer.callers[0].cancel()
+            task = asyncio.create_task(self._serve(offer, connection))
+            offer.callers.append(task)
+            task.add_done_callback(offer.callers.remove)
 
     async def _serve(self, offer: Offer, connection: socket.socket) -> None:
         try:
@@ -347,24 +355,27 @@ class PairingPort:
         note = ""
         if exchange.peer_baton != self._baton:
             note = (
-                f"{card.name} has Baton {exchange.peer_baton} and this computer {self._baton}: install the newer one on "
-                "both"
+                f"{card.name} has Baton {exchange.peer_baton} and this computer {self._baton}: install the newer one "
+                "on both"
             )
         return Paired(peer=peer, platform=card.platform, note=note)
+
+
+def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
+    listener.close()
 
 
 def _with_port(address: str) -> str:
     """HOST:PORT for a HOST with or without one, and for an IPv6 address without brackets."""
     if not address.startswith("[") and address.count(":") > 1:
         return join_address(address, PAIRING_PORT)
-    _, bracket, rest = address.rpartition("]")
-    return address if ":" in rest else f"{address}:{PAIRING_PORT}"
+    return address if ":" in address.rpartition("]")[2] else f"{address}:{PAIRING_PORT}"
 
 
 def _unreachable(address: str, error: OSError | UnicodeError) -> BatonError:
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return InvalidRequest(
-            f"{address}: there is no computer of that name; take the address that `baton pair` shows on the other computer",
+            f"{address}: there is no computer of that name; take an address that `baton pair` shows on the other one",
             param="to",
         )
     if isinstance(error, ConnectionRefusedError):
@@ -373,6 +384,6 @@ def _unreachable(address: str, error: OSError | UnicodeError) -> BatonError:
         )
     why = "nothing answers there" if isinstance(error, TimeoutError) else error.strerror or str(error)
     return PeerUnreachable(
-        f"{address} cannot be reached ({why}): check the cable, and whether a firewall is in the way. Either computer may "
-        "show the code: run `baton pair` on this one, and type its code on the other"
+        f"{address} cannot be reached ({why}): check the cable, and whether a firewall is in the way. Either computer "
+        "may show the code: run `baton pair` on this one, and type its code on the other"
     )
