@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from engine.cli.lifetime import unwinding_on_signals
 from engine.errors import BatonError, UserError
+from engine.version import baton_version
 from engine.waiting import limit_spinning
 
 EXIT_FAILED = 1
@@ -50,12 +50,17 @@ COMMANDS = {
     "worker": Command(
         module="engine.cli.worker", help="run the engine that prefills prompts for another computer"
     ),
+    "node": Command(
+        module="engine.cli.node",
+        help="run this computer's daemon: it finds the other computer and keeps engines and endpoint up",
+    ),
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
     "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
+    "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "transfer": Command(
@@ -117,7 +122,7 @@ def _own_up(error: Exception) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_version()}\n{traceback.format_exc()}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{traceback.format_exc()}\n")
     except OSError:
         return f"{what}; please report it"
     return f"{what}; please report it, with the end of {file}"
@@ -143,7 +148,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"baton {_version()}")
+    parser.add_argument("--version", action="version", version=f"baton {baton_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         if command.hidden and name != chosen:
@@ -167,10 +172,3 @@ def _fail(sentence: str, status: int) -> int:
     with contextlib.suppress(OSError):
         print(f"baton: {sentence}", file=sys.stderr)
     return status
-
-
-def _version() -> str:
-    try:
-        return version("baton")
-    except PackageNotFoundError:
-        return "(not installed)"
