@@ -13,9 +13,9 @@ import logging
 import platform
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.config import PAIRING_PORT, join_address, split_address
 from engine.errors import BatonError, HostError, InvalidRequest, PeerUnreachable
@@ -36,8 +36,10 @@ from engine.node.pairing import (
 from engine.node.peer_link import host_text
 from engine.node.peer_links import listen
 from engine.node.peers import MAX_ADDRESSES, Peer, PeerBook
-from engine.wire.limits import MAX_NAME_CHARS
 from engine.wire.messages import Role
+
+if TYPE_CHECKING:
+    from engine.node.discovery import Found
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,10 @@ EXCHANGE_TIMEOUT_S = 10.0
 
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 4.0
+
+# A computer that has just begun to show a code is found within two seconds.
+_FIND_TIMEOUT_S = 4.0
+_LOOK_EVERY_S = 0.1
 
 # Callers at a time. When full, the oldest goes, so that strangers who hold theirs open keep nobody out.
 _MAX_CALLERS = 4
@@ -94,8 +100,8 @@ class Offer:
 class PairingPort:
     """One computer's end of every pairing; at most one code is shown at a time.
 
-    `name` is what this computer is called, `node_port` tells where its node listens for paired ones. `clock` counts
-    seconds. All on one event loop.
+    `name` is what this computer is called, `node_port` tells where its node listens for paired ones, `found` who may be
+    there. `clock` counts seconds. All on one event loop.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class PairingPort:
         name: str,
         baton: str,
         node_port: Callable[[], int],
+        found: Callable[[], Sequence[Found]],
         on_change: Callable[[], None],
         host: str = "",
         port: int = PAIRING_PORT,
@@ -113,9 +120,10 @@ class PairingPort:
     ) -> None:
         self._identity = identity
         self._book = book
-        self._name = "".join(c for c in name if c.isprintable()).strip()[:MAX_NAME_CHARS] or "a computer"
+        self.name = name
         self._baton = baton
         self._node_port = node_port
+        self._found = found
         self._on_change = on_change
         self._host = host
         self._port = port
@@ -194,6 +202,27 @@ class PairingPort:
         finally:
             self._is_joining = False
 
+    async def join_found(self, code: str, role: Role | None = None) -> Paired:
+        """As `join`, with the one computer that was found and shows a code; a moment is waited for it."""
+        parse_code(code)
+        until_s = time.monotonic() + _FIND_TIMEOUT_S
+        while not (showing := [found for found in self._found() if found.pairing_addresses]):
+            if time.monotonic() > until_s:
+                raise InvalidRequest(
+                    "no computer that shows a code was found: run `baton pair` there, or name its address, for example "
+                    "--to 192.168.1.20",
+                    param="to",
+                )
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if len(showing) > 1:
+            names = ", ".join(f"{found.name} (--to {found.pairing_addresses[0]})" for found in showing)
+            raise InvalidRequest(f"{len(showing)} computers show a code: name one of {names}", param="to")
+        addresses = showing[0].pairing_addresses
+        for address in addresses[:-1]:
+            with contextlib.suppress(PeerUnreachable):
+                return await self.join(address, code, role)
+        return await self.join(addresses[-1], code, role)
+
     # the side that types
 
     async def _join(self, host: str, port: int, code: str, role: Role | None) -> Paired:
@@ -262,7 +291,7 @@ class PairingPort:
     def _exchange(self, side: Side, code: str, role: Role | None) -> Exchange:
         card = Card(
             node_id=self._identity.node_id,
-            name=self._name,
+            name=self.name,
             platform=f"{platform.system()} {platform.machine()}",
             certificate_der=self._identity.certificate_der,
             node_port=self._node_port(),

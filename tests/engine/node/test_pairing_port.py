@@ -7,7 +7,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
+from engine.node.discovery import Found
 from engine.node.identity import Identity
 from engine.node.pairing import Card, Exchange, Side
 from engine.node.pairing_port import Offer, PairingPort
@@ -41,6 +42,7 @@ class Node:
     folder: Path
     now_s: float = 1000.0
     n_changes: int = 0
+    found: list[Found] = field(default_factory=list)
 
     async def join(self, other: Offer, code: str = "") -> Any:
         return await self.port.join(f"127.0.0.1:{other.port}", code or other.code)
@@ -59,6 +61,7 @@ def make_node(folder: Path, name: str, *, node_port: int = 7119, baton: str = "1
         name=name,
         baton=baton,
         node_port=lambda: node_port,
+        found=lambda: node.found,
         on_change=changed,
         host="127.0.0.1",
         port=0,
@@ -228,6 +231,55 @@ def test_an_ipv6_address_is_taken_in_any_form(tmp_path: Path, monkeypatch: pytes
             offer = await here.port.offer()
             monkeypatch.setattr("engine.node.pairing_port.PAIRING_PORT", offer.port)
             await there.port.join(form.format(offer.port), offer.code)
+
+    run(tmp_path, work)
+
+
+def found_at(name: str, *addresses: str, pairing_port: int | None) -> Found:
+    return Found(node_id="f" * 32, name=name, addresses=addresses, by=("asked",), pairing_port=pairing_port)
+
+
+def test_who_shows_a_code_is_found(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        offer = await here.port.offer()
+        idle = found_at("idle", "127.0.0.1:9", pairing_port=None)
+        # the first address is of a cable that is not there
+        showing = found_at("spark", "127.0.0.2:7119", "127.0.0.1:7119", pairing_port=offer.port)
+        there.found = [idle]
+        joining = asyncio.create_task(there.port.join_found(offer.code))
+        await asyncio.sleep(0)
+        there.found = [idle, showing]
+        assert (await joining).peer.name == "spark"
+
+    run(tmp_path, work)
+
+
+def test_who_shows_no_code_or_is_not_alone_has_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.node.pairing_port._FIND_TIMEOUT_S", 0.0)
+
+    async def work(here: Node, there: Node) -> None:
+        there.found = [found_at("idle", "127.0.0.1:9", pairing_port=None)]
+        with pytest.raises(InvalidRequest, match="no computer that shows a code was found"):
+            await there.port.join_found("1234-5678")
+        there.found = [found_at(name, f"{name}:7119", pairing_port=7120) for name in ("spark", "studio")]
+        with pytest.raises(InvalidRequest, match=r"spark \(--to spark:7120\), studio \(--to studio:7120\)"):
+            await there.port.join_found("1234-5678")
+        with pytest.raises(InvalidRequest, match="is no code"):
+            await there.port.join_found("123")
+
+    run(tmp_path, work)
+
+
+def test_a_wrong_code_is_tried_at_one_address_only(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        here.port._host = ""
+        offer = await here.port.offer()
+        there.found = [found_at("spark", "127.0.0.1:1", "127.0.0.2:1", pairing_port=offer.port)]
+        with pytest.raises(InvalidRequest, match="not the code"):
+            await there.port.join_found(other_code(offer.code))
+        assert here.port.snapshot()["wait_s"] == there.port.snapshot()["wait_s"] == 2.0
 
     run(tmp_path, work)
 

@@ -61,6 +61,7 @@ def pairing_port(end: End, name: str) -> PairingPort:
         name=name,
         baton="1.0",
         node_port=lambda: end.port,
+        found=list,
         on_change=end.changed.set,
         host="127.0.0.1",
         port=0,
