@@ -63,6 +63,8 @@ def _probe(*, quiet: bool) -> Any:
 
 def describe(report: Report) -> str:
     """The report for people."""
+    from engine.link.findings import TUNE
+
     lines = [_row(each, report) for each in report.here.network.interfaces if each.kind.value != "loopback"]
     lines += ["", f"direct cable   {report.cable.interface or 'none'}: {report.cable.reason}"]
     if report.peer is not None:
@@ -84,6 +86,8 @@ def describe(report: Report) -> str:
     for finding in report.findings:
         lines += ["", f"{_MARKS[finding.severity.value]}: {finding.what}", f"  why  {finding.why}"]
         lines += [f"  fix  {finding.fix}"] if finding.fix else []
+    if any(TUNE in finding.fix for finding in report.findings):
+        lines += ["", "`baton link tune --dry-run` shows what it would change here"]
     if report.missing:
         lines += ["", report.missing]
     elif not report.findings:

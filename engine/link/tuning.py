@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from engine.errors import UserError
+from engine.link.ceilings import Ceiling
 from engine.link.commands import Runner, run_command
 from engine.link.interfaces import Network, direct_cable, read_network
-from engine.link.report import Report
-from engine.link.tune import WANTED_MTU, Plan, Roots, Situation, make_plan, steps_of, system_roots
+from engine.link.tune import Plan, Roots, Situation, make_plan, steps_of, system_roots
 from engine.link.tune_before import find_way, read_before, read_settings
 from engine.link.tune_journal import Journal
 
@@ -36,11 +36,12 @@ def preview(
     local_host: str = "",
     interface: str = "",
     mtu: int | None = None,
-    report: Report | None = None,
+    ceiling: Ceiling | None = None,
     run: Runner = run_command,
     roots: Roots | None = None,
 ) -> Preview:
-    """What would be done now. `local_host` is where the other computer is connected; `report` is the last probe's.
+    """What would be done now. `local_host` is where the other computer is connected; `ceiling` is what a probe
+    measured of the link to it.
 
     Without `interface` it is the direct cable. Blocks for as long as the system's tools take. Raises BatonError.
     """
@@ -58,8 +59,8 @@ def preview(
             peer=peer.network if peer is not None else None,
             peer_interface=_peer_interface(peer),
             peer_id=peer.node_id if peer is not None else "",
-            wanted_mtu=mtu or WANTED_MTU,
-            max_path_mtu=None if mtu else _passes(report, name),
+            wanted_mtu=mtu,
+            max_path_mtu=None if mtu else _passes(ceiling, name, network, peer),
         )
     )
     steps = []
@@ -97,16 +98,10 @@ def _peer_interface(peer: PeerEnd | None) -> str:
     return direct_cable(peer.network, in_use=peer.interface).interface
 
 
-def _passes(report: Report | None, interface: str) -> int | None:
-    """The largest packet that the cable carries, where a probe found that larger ones are lost on it."""
-    if (
-        report is None
-        or report.peer is None
-        or report.peer.path is None
-        or report.peer.local_interface != interface
-    ):
+def _passes(ceiling: Ceiling | None, name: str, network: Network, peer: PeerEnd | None) -> int | None:
+    """The largest packet that the cable carries, where a probe found that an end sends larger ones, which are lost."""
+    if ceiling is None or ceiling.path_mtu is None or ceiling.local_interface != name:
         return None
-    if not any(finding.code == "mtu_black_hole" for finding in report.findings):
-        return None
-    found = [way.path_mtu for way in (report.peer.path.to_peer, report.peer.path.from_peer) if way.path_mtu]
-    return min(found, default=None)
+    ends = (network.named(name), peer.network.named(ceiling.peer_interface) if peer is not None else None)
+    is_exceeded = any(end is not None and end.mtu > ceiling.path_mtu for end in ends)
+    return ceiling.path_mtu if is_exceeded else None

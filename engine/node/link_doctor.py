@@ -149,7 +149,7 @@ class LinkDoctor:
             local_host=link.local_host if link is not None else "",
             interface=interface,
             mtu=mtu,
-            report=self._last,
+            ceiling=self.ceiling_for(link.peer.node_id) if link is not None else None,
         )
 
     async def tune(
