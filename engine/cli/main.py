@@ -54,9 +54,12 @@ COMMANDS = {
         module="engine.cli.node",
         help="run this computer's daemon: it finds the other computer and keeps engines and endpoint up",
     ),
+    "pair": Command(module="engine.cli.pair", help="join this computer with another one, by a code"),
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
-    "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
+    "link": Command(
+        module="engine.cli.link", help="probe and tune the cable, and test that both computers answer alike"
+    ),
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
@@ -69,6 +72,9 @@ COMMANDS = {
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
+    "privileged": Command(
+        module="engine.cli.privileged", help="change network settings as administrator", hidden=True
+    ),
 }
 
 

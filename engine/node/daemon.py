@@ -18,12 +18,14 @@ from typing import Any
 import psutil
 
 from engine.node.announcement import clean_name
+from engine.node.control import pairing
 from engine.node.control.app import build_control_app
 from engine.node.discovery import Discovery
 from engine.node.engines import Engines, Memory, ModelFile
 from engine.node.front import PASSED_ON, Front
 from engine.node.identity import Identity
 from engine.node.news import News
+from engine.node.pairing_port import PairingPort
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.peer_links import PeerLinks
 from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
@@ -51,6 +53,7 @@ class NodeOptions:
     model: str | None
     engine_words: tuple[str, ...]
     identity: str | None
+    use_keyring: bool
     api_key: str | None
 
     @classmethod
@@ -66,6 +69,7 @@ class NodeOptions:
             model=args.model,
             engine_words=tuple(words),
             identity=args.identity,
+            use_keyring=args.keyring != "never",
             api_key=api_key,
         )
 
@@ -78,6 +82,7 @@ class Node:
         self.news = News()
         self._place = Place()
         self._stopping = asyncio.Event()
+        self._announcing: set[asyncio.Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, on_ready: OnReady) -> None:
@@ -101,8 +106,9 @@ class Node:
 
     async def _run(self, on_ready: OnReady) -> None:
         options = self.options
-        key_secrets = Secrets(identity_dir(options.identity))
+        key_secrets = Secrets(identity_dir(options.identity), use_keyring=options.use_keyring)
         self.identity = await asyncio.to_thread(_settled_identity, options.identity, key_secrets)
+        self._key_note = key_secrets.note()
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
         self.discovery = Discovery(
@@ -130,6 +136,18 @@ class Node:
             on_link=self._on_link,
             port=options.node_port,
         )
+        self.offers.news.update(self.peers.news())
+        self.peers.on_change(self.links.look_again)
+        self.pairing = PairingPort(
+            self.identity,
+            self.peers,
+            name=options.name,
+            baton=baton_version(),
+            node_port=lambda: self._node_port,
+            found=self.discovery.found,
+            on_change=self._on_pairing,
+        )
+        self._pairing_changed = self.news.add("pairing", self.pairing.snapshot)
         engine_key = secrets.token_urlsafe(32)
         self.engines = Engines(
             models=self._models,
@@ -154,12 +172,14 @@ class Node:
     async def _serve(self, on_ready: OnReady) -> None:
         options = self.options
         endpoint = HttpServer(self.front.build_app(), host=options.host, port=options.port)
-        control_socket_app = build_control_app(self, token := secrets.token_urlsafe(32), routes=[])
+        control_socket_app = build_control_app(
+            self, token := secrets.token_urlsafe(32), routes=pairing.routes()
+        )
         control = HttpServer(control_socket_app)
         self.endpoint_url = endpoint.url
         tasks = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
         try:
-            await self.links.start()
+            self._node_port = await self.links.start()
             await self.discovery.start()
             self._place.tell(port=control.port, token=token, endpoint=endpoint.url)
             on_ready(
@@ -170,7 +190,7 @@ class Node:
                     "node_id": self.identity.node_id,
                     "fingerprint": self.identity.fingerprint,
                     "peers": [peer.name for peer in self.peers.all()],
-                    "notes": [note for note in (self.peers.fault,) if note],
+                    "notes": [note for note in (self.peers.fault, self._key_note) if note],
                 }
             )
             if options.model is not None:
@@ -181,6 +201,7 @@ class Node:
             control.stop()
             await asyncio.gather(
                 self.engines.close(),
+                self.pairing.close(),
                 self.discovery.close(),
                 self.links.close(),
                 *tasks,
@@ -197,6 +218,13 @@ class Node:
             "endpoint": self.endpoint_url,
             "pid": os.getpid(),
         }
+
+    def _on_pairing(self) -> None:
+        self._pairing_changed()
+        shown = self.pairing.snapshot()["offer"]
+        announcing = asyncio.ensure_future(self.discovery.set_pairing_port(shown["port"] if shown else None))
+        self._announcing.add(announcing)
+        announcing.add_done_callback(self._announcing.discard)
 
     def _on_found(self) -> None:
         self._found_changed()

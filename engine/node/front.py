@@ -190,14 +190,17 @@ class Front:
 
     async def _engine_for(self, ask: Ask) -> LoadedEngine:
         model = self._resolve(ask.model)
-        if model is not None:
+        # To look at an engine is no reason to load one.
+        if model is not None and (ask.method == "POST" or self._engines.get(model) is not None):
             return await self._engines.use(model)
-        engine = self._engines.latest()
+        engine = self._engines.latest() if model is None else None
         if engine is not None:
             return engine
         loading = self._engines.all()
-        if loading:
+        if loading and model is None:
             raise StillLoading(loading[0].model.model_id, loading[0].progress)
+        if model is not None:
+            raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
         names = ", ".join(model["id"] for model in self._model_ids()) or "none is on this computer yet"
         raise Refused(
             f"no model is loaded: name one in the request's `model` ({names})",
