@@ -44,7 +44,7 @@ def unit_text(program: Program, *, version: int) -> str:
     It is started again however it fails, at first at once, and never given up. Told to end it is left ended: 129, 130
     and 143 are how Baton says that. An engine that memory ran out for takes nobody else along.
     """
-    delays = ["RestartSec=2"]
+    delays = ["RestartSec=1"]
     if version >= _GROWING_DELAY_VERSION:
         # The count of restarts is not forgotten in a long life, so the longest delay is one that can be waited for.
         delays = ["RestartSec=500ms", "RestartSteps=5", "RestartMaxDelaySec=10"]

@@ -286,11 +286,13 @@ def test_the_command_writes_what_it_says(tmp_path: Path, own_home: dict[str, str
     sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux to make a small disk"
 )
 def test_a_disk_that_is_really_full(tmp_path: Path, own_home: dict[str, str]) -> None:
-    script = 'mount -t tmpfs -o size=4k tmpfs "$0" && head -c 4096 /dev/zero > "$0/full" && exec "$@" report --output "$0"'
+    script = (
+        'mount -t tmpfs -o size=4k tmpfs "$0" && head -c 4096 /dev/zero > "$0/full" && "$@" --output "$0"'
+    )
     disk = tmp_path / "disk"
     disk.mkdir()
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, str(disk), *own_command()],
+        ["unshare", "-m", "sh", "-c", script, str(disk), *own_command(), "report"],
         env=own_home,
         capture_output=True,
         text=True,
