@@ -154,16 +154,15 @@ class SystemdService:
     def uninstall(self) -> list[str]:
         done = []
         if self._path.exists():
-            if self._fault():
-                # Nothing that could run it is there, so the file is all of it.
-                self._path.unlink()
-            else:
+            if self._is_booted:
+                self._check_systemd()
                 must_run(self._tool, _systemctl("disable", "--now", UNIT))
-                self._path.unlink()
+            self._path.unlink()
+            if self._is_booted:
                 must_run(self._tool, _systemctl("daemon-reload"))
                 # A unit that had failed would be remembered, under a file that is gone.
                 self._tool(_systemctl("reset-failed", UNIT))
-            done.append(f"{UNIT} is ended, and {self._path} removed")
+            done.append(f"{UNIT} does not run any more, and {self._path} is removed")
         if self._was_turned_on_here():
             must_run(self._tool, ["loginctl", "disable-linger", self._user])
             self._note.unlink(missing_ok=True)
