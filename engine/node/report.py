@@ -44,6 +44,9 @@ _MAX_FILE_BYTES = 1 << 20
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|password")
 
+# Parts of a node's state in which what has a name is a computer.
+_NAMING_PARTS = {"node", "peers", "discovery", "pairing"}
+
 # Computers are called so by nobody in particular.
 _NO_NAMES = {"localhost", "localhost.localdomain", "unknown", ""}
 
@@ -336,17 +339,18 @@ def _names(sources: Sources, parts: Iterable[Any]) -> dict[str, str]:
     return names
 
 
-def _computer_names(data: Any) -> Iterator[str]:
-    """Names of computers in what a node and its list of peers say; interfaces have names, too."""
+def _computer_names(data: Any, *, is_part: bool = False) -> Iterator[str]:
+    """Names of computers in what a node and its list of peers say: interfaces and engines have names, too."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            if key == "name" and isinstance(value, str) and ("node_id" in data or "interfaces" in data):
-                yield value
-            else:
-                yield from _computer_names(value)
+            if isinstance(value, str):
+                if key == "name" and (is_part or "node_id" in data):
+                    yield value
+            elif key != "interfaces":
+                yield from _computer_names(value, is_part=is_part or key in _NAMING_PARTS)
     elif isinstance(data, list):
         for item in data:
-            yield from _computer_names(item)
+            yield from _computer_names(item, is_part=is_part)
 
 
 def _user_names(sources: Sources) -> Iterator[str]:

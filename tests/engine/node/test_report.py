@@ -102,7 +102,8 @@ def test_names_of_people_and_computers_have_others_in_their_place(sources: Sourc
         f"Adas Studio is away ({platform.node()} had 8.8.4.4), says adalovelace@laptop-of-bob\n"
     )
     state = state_of(
-        node={"node_id": "1" * 32, "name": "adas-desk", "fingerprint": other.fingerprint},
+        node={"name": "adas-desk", "fingerprint": other.fingerprint},
+        engines=[{"name": "smollm2-135m", "state": "ready"}],
         discovery={
             "name": "adas-desk",
             "interfaces": [{"name": "eth0", "family": "IPv4"}],
@@ -118,6 +119,7 @@ def test_names_of_people_and_computers_have_others_in_their_place(sources: Sourc
     assert set(peer) == {"name", "node_id", "fingerprint", "addresses", "paired_at"}
     found = file_of(items, "node.json")
     assert found["discovery"]["interfaces"] == [{"name": "eth0", "family": "IPv4"}]
+    assert found["engines"] == [{"name": "smollm2-135m", "state": "ready"}]
     lines = file_of(items, "logs/node.log").splitlines()
     assert lines[0] == "~/models/x.gguf: no such file"
     # the same everywhere
