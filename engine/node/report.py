@@ -101,7 +101,7 @@ def make_report(sources: Sources) -> list[Item]:
     """Every file of the report, fit to be seen by others; the first one says what is in the rest."""
     state = _had(sources.state)
     peers = _had(lambda: _peers(sources.peers))
-    redactor = Redactor(secrets=_secrets(sources), names=_names(sources, [state, peers]))
+    redactor = Redactor(secrets=_secrets(sources, state), names=_names(sources, [state, peers]))
     parts: list[tuple[str, str, Any]] = [
         ("system", "this computer, its system, and versions", _had(_system)),
         ("devices", "what can compute here", _had(sources.devices)),
@@ -316,13 +316,16 @@ def _log_tails(folder: Path) -> Iterator[tuple[str, str]]:
             yield path.relative_to(folder).as_posix(), read_tail(path, MAX_LOG_TAIL_BYTES)
 
 
-def _secrets(sources: Sources) -> set[str]:
+def _secrets(sources: Sources, state: Any) -> set[str]:
     """Every secret that is known to be one."""
     found = {value for name, value in sources.environ.items() if _SECRET_NAME.search(name)}
     with contextlib.suppress(OSError, ValueError, AttributeError):
         found |= {str(value) for value in json.loads(_read(sources.identity / "secrets.json")).values()}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found.add(str(json.loads(_read(sources.node / "node.json"))["token"]))
+    with contextlib.suppress(KeyError, TypeError):  # one is shown only now and then
+        code = str(state["pairing"]["offer"]["code"])
+        found |= {code, re.sub(r"\W", "", code)}
     return found
 
 

@@ -130,6 +130,13 @@ def test_names_of_people_and_computers_have_others_in_their_place(sources: Sourc
     assert lines[1].endswith(f"USER@{found['discovery']['found'][0]['name']}")
 
 
+def test_a_code_that_is_shown_just_now_stays_here(sources: Sources) -> None:
+    (sources.logs / "node.log").write_text("482913 was typed")
+    state = state_of(pairing={"offer": {"code": "482 913", "port": 7120}, "note": ""})
+    everything = text_of(make_report(replace(sources, state=state)))
+    assert "7120" in everything and "482" not in everything
+
+
 SECRETS = st.lists(
     st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="█"), min_size=4).filter(
         str.strip
