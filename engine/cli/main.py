@@ -66,6 +66,8 @@ COMMANDS = {
     "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "report": Command(module="engine.cli.report", help="write a zip for a bug report; nothing is sent"),
+    "devices": Command(module="engine.cli.devices", help="tell what can compute here", hidden=True),
     "transfer": Command(
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),
