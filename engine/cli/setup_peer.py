@@ -149,8 +149,8 @@ def _by_line(args: argparse.Namespace) -> int:
             args,
             "Paste this line on the other computer (on Windows with py in place of python3):\n\n"
             f"{offer.line()}\n\n"
-            f"It works once, for {SERVE_FOR_S / 60:g} minutes, while this command runs. Type the code that is shown there "
-            "at the end on this computer:  baton pair CODE",
+            f"It works once, for {SERVE_FOR_S / 60:g} minutes, while this command runs. Type the code that is shown "
+            "there at the end on this computer:  baton pair CODE",
             line=offer.line(),
         )
         taken_by = offer.wait()

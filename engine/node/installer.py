@@ -43,6 +43,7 @@ _INSTALL_TIMEOUT_S = 3600
 
 # A node that is going to refuse has done so by then.
 _START_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 15
 _POLL_EVERY_S = 0.05
 
 _MARKER = "installed.json"
@@ -240,9 +241,16 @@ class Installer:
         if self._args.service:
             self._command(plan.baton("service", "install"), "the service could not be installed", "")
             return
-        if again:
-            self._quietly(plan.baton("node", "--stop"))
+        stopped = again and self._quietly(plan.baton("node", "--stop"))
         self._say("Starting the node")
+        give_up_at_s = time.monotonic() + _STOP_TIMEOUT_S
+        # The old one needs a moment to end; else one that runs is as good.
+        while not self._starts() and stopped and time.monotonic() < give_up_at_s:
+            time.sleep(_POLL_EVERY_S)
+
+    def _starts(self) -> bool:
+        """Whether a node runs now that did not before. Raises Refused where none does."""
+        plan = self.plan
         flags: dict[str, Any] = {"start_new_session": True}
         if os.name == "nt":
             flags = {"creationflags": 0x00000008 | 0x00000200}  # detached, and a group of its own
@@ -260,9 +268,12 @@ class Installer:
         # Its first line says that it is ready; one that finds another running ends by itself.
         while not os.path.getsize(said) and node.poll() is None and time.monotonic() < give_up_at_s:
             time.sleep(_POLL_EVERY_S)
-        if not os.path.getsize(said) and node.poll() != EXIT_REFUSED:
-            with open(log, encoding="utf-8", errors="replace") as file:
-                raise Refused(f"the node does not start: {_last_line(file.read())}")
+        if os.path.getsize(said):
+            return True
+        if node.poll() == EXIT_REFUSED:
+            return False
+        with open(log, encoding="utf-8", errors="replace") as file:
+            raise Refused(f"the node does not start: {_last_line(file.read())}")
 
     def _offer(self) -> int:
         """Show a code, and wait until it is used; what is said goes straight out."""
