@@ -93,7 +93,9 @@ def _by_ssh(args: argparse.Namespace) -> int:
                 if sentence := event.get("doing"):
                     _say(args, f"{target}: {sentence}", doing=sentence)
                 if code := event.get("code"):
-                    to = join_address(ssh_host, event["port"]) if ssh_host and event.get("port") else None
+                    # a link-local address came with the other computer's zone, which says nothing here
+                    is_usable = ssh_host and "%" not in ssh_host and event.get("port")
+                    to = join_address(ssh_host, event["port"]) if is_usable else None
                     _join(args, str(code), to)
     return 0
 
@@ -135,7 +137,7 @@ def _join(args: argparse.Namespace, code: str, to: str | None) -> None:
             to=to,
         )
         return
-    joined = client.post("/pairing/join", {"code": code, "to": to})
+    joined = client.post("/pairing/join", {"code": code, **({"to": to} if to else {})})
     _say(args, f"Paired with {joined['paired']['name']}", **joined)
 
 

@@ -77,7 +77,10 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """`speed_mbps` is what was negotiated, None where the system does not say; `port` is how people know it."""
+    """`speed_mbps` is what was negotiated, None where the system does not say; `port` is how people know it.
+
+    `guid` is what Windows knows it by for good; `name` may be changed there by its user.
+    """
 
     name: _Text
     kind: Kind
@@ -88,6 +91,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     mac: _Text = ""
     port: _Text = ""
     driver: _Text = ""
+    guid: _Text = ""
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=128)] = ()
     counters: Counters = Counters()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+import msgspec
+
+from engine.errors import HostError
 from engine.link.commands import Runner
 from engine.link.interfaces import Address, Counters, Interface, Kind, Network, Route, is_destination
 from engine.link.interfaces_counters import read_counters
@@ -21,7 +24,7 @@ def read(run: Runner, counters: Callable[[], Mapping[str, Counters]] = read_coun
     blocks = re.split(r"\n(?=\S)", run(["ifconfig", "-a"]).strip())
     found = [_interface(block, ports, counted) for block in blocks]
     return Network(
-        interfaces=tuple(interface for interface in found if interface is not None),
+        interfaces=tuple(_with_max_mtu(interface, run) for interface in found if interface is not None),
         routes=tuple(
             [
                 *_routes(run(["netstat", "-rn", "-f", "inet"])),
@@ -57,6 +60,17 @@ def _interface(block: str, ports: Mapping[str, str], counted: Mapping[str, Count
         addresses=tuple([*_inet(block), *_inet6(block)]),
         counters=counted.get(name, Counters()),
     )
+
+
+def _with_max_mtu(interface: Interface, run: Runner) -> Interface:
+    """As networksetup says it, where it is asked: of ports that may be the cable."""
+    if interface.kind not in (Kind.ETHERNET, Kind.THUNDERBOLT) or not interface.is_up:
+        return interface
+    try:
+        found = re.search(r"(\d+)-(\d+)", run(["networksetup", "-listValidMTURange", interface.name]))
+    except HostError:
+        return interface
+    return msgspec.structs.replace(interface, max_mtu=int(found[2])) if found else interface
 
 
 def _kind(name: str, flags: list[str], port: str) -> Kind:

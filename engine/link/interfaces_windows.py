@@ -17,7 +17,8 @@ _SCRIPT = """
 @{
   adapters = @(Get-NetAdapter | ForEach-Object { @{ name = $_.Name; port = $_.InterfaceDescription;
     index = $_.InterfaceIndex; status = "$($_.Status)"; bits_per_second = $_.TransmitLinkSpeed;
-    mac = "$($_.MacAddress)"; medium = "$($_.PhysicalMediaType)"; virtual = [bool]$_.Virtual } })
+    mac = "$($_.MacAddress)"; guid = "$($_.InterfaceGuid)"; medium = "$($_.PhysicalMediaType)";
+    virtual = [bool]$_.Virtual } })
   interfaces = @(Get-NetIPInterface -AddressFamily IPv4 | ForEach-Object { @{ index = $_.InterfaceIndex;
     mtu = $_.NlMtu } })
   addresses = @(Get-NetIPAddress | ForEach-Object { @{ index = $_.InterfaceIndex; host = "$($_.IPAddress)";
@@ -58,6 +59,7 @@ def _network(found: dict[str, list[dict[str, Any]]], counted: Mapping[str, Count
                 speed_mbps=(each["bits_per_second"] or 0) // 1_000_000 or None,
                 mac=each["mac"].replace("-", ":").lower(),
                 port=each["port"],
+                guid=each["guid"],
                 addresses=tuple(addresses.get(each["index"], ())),
                 counters=counted.get(each["name"], Counters()),
             )

@@ -154,7 +154,10 @@ class Discovery:
         unknown = [one.addresses for one in self.found() if one.node_id is None]
         return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
-    async def start(self) -> None:
+    async def start(self, *, port: int | None = None) -> None:
+        """`port` is the node's, where it was free to be another than the one given before."""
+        if port is not None:
+            self._announcement = replace(self._announcement, port=port)
         # It warns of what is expected here: interfaces that come and go. What matters is told as a fault.
         logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
         self._events.start()

@@ -51,6 +51,9 @@ _ENGINE_PATHS = ("/slots", "/worker", "/events", "/metrics", "/requests/{id:path
 # Loopback: an engine that does not take a connection at once is not there any more.
 _CONNECT_TIMEOUT_S = 2.0
 
+# A process that has ended is noticed at once.
+_NOTICED_WITHIN_S = 1.0
+
 # Headers that speak of one connection only, or that are made anew.
 _OWN_HEADERS = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
@@ -164,32 +167,40 @@ class Front:
         return _Passing(answer, request.app.state.exchanges)
 
     async def _ask_here(self, ask: Ask) -> Answer:
+        """Ask the engine; one that ends before it says anything is asked again once it has been started again."""
         engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError:
+            await engine.process.until_gone(_NOTICED_WITHIN_S)
+        engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError as error:
+            raise _engine_gone(engine) from error
+
+    async def _ask_engine(self, engine: LoadedEngine, ask: Ask) -> Answer:
         request = self._client.build_request(
             ask.method, engine.url + ask.path, content=ask.body, headers={"Content-Type": "application/json"}
         )
-        using = contextlib.ExitStack()
-        using.enter_context(engine.in_use())
-        try:
+        with contextlib.ExitStack() as using:
+            using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            using.close()
-            raise _engine_gone(engine) from error
-        except BaseException:
-            using.close()
-            raise
-        return _EngineAnswer(engine, response, using)
+            return _EngineAnswer(engine, response, using.pop_all())
 
     async def _engine_for(self, ask: Ask) -> LoadedEngine:
         model = self._resolve(ask.model)
-        if model is not None:
+        # To look at an engine is no reason to load one.
+        if model is not None and (ask.method == "POST" or self._engines.get(model) is not None):
             return await self._engines.use(model)
-        engine = self._engines.latest()
+        engine = self._engines.latest() if model is None else None
         if engine is not None:
             return engine
         loading = self._engines.all()
-        if loading:
+        if loading and model is None:
             raise StillLoading(loading[0].model.model_id, loading[0].progress)
+        if model is not None:
+            raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
         names = ", ".join(model["id"] for model in self._model_ids()) or "none is on this computer yet"
         raise Refused(
             f"no model is loaded: name one in the request's `model` ({names})",
