@@ -108,8 +108,8 @@ class _Sighting:
 class Discovery:
     """A part of the node. `found` is ready at any time; `on_change` is called when it, or the snapshot, is another.
 
-    `instance` is this start's, drawn here where none is given. `remembered` are the paired peers. `look` is where the
-    interfaces come from.
+    `instance` is this start's, drawn here where none is given. `port` is where the node listens once this is started.
+    `remembered` are the paired peers. `look` is where the interfaces come from.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Discovery:
         name: str | None = None,
         instance: str | None = None,
         version: str,
-        port: int = NODE_PORT,
+        port: Callable[[], int] = lambda: NODE_PORT,
         on_change: Callable[[], None],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
         look: Callable[[], list[Segment]] = segments,
@@ -129,8 +129,9 @@ class Discovery:
             instance=instance or new_instance(),
             name=clean_name(name or platform.node()),
             version=version,
-            port=port,
+            port=NODE_PORT,
         )
+        self._port = port
         self._on_change = on_change
         self._remembered = remembered
         self._look = look
@@ -148,16 +149,19 @@ class Discovery:
     def instance(self) -> str:
         return self._announcement.instance
 
+    @property
+    def own_host(self) -> str | None:
+        """This computer's IPv4 address on its best network."""
+        return next((str(own.ip) for segment in self._segments for own in segment.addresses), None)
+
     def addresses_of(self, node_id: str) -> list[str]:
         """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
         known = [one.addresses for one in self.found() if one.node_id == node_id]
         unknown = [one.addresses for one in self.found() if one.node_id is None]
         return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
-    async def start(self, *, port: int | None = None) -> None:
-        """`port` is the node's, where it was free to be another than the one given before."""
-        if port is not None:
-            self._announcement = replace(self._announcement, port=port)
+    async def start(self) -> None:
+        self._announcement = replace(self._announcement, port=self._port())
         # It warns of what is expected here: interfaces that come and go. What matters is told as a fault.
         logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
         self._events.start()

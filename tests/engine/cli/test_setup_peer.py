@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +83,33 @@ class Computer:
             "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
         }
 
-    def baton(self, *words: str, tools: Path | None = None) -> subprocess.Popen[str]:
+    def baton(
+        self, *words: str, tools: Path | None = None, python: str = sys.executable
+    ) -> subprocess.Popen[str]:
         environment = dict(self.environment)
         if tools is not None:
             environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(
-            [*self.end.enter, sys.executable, "-m", "engine", *words],
+            [*self.end.enter, python, "-m", "engine", *words],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
 
-    def ask(self, *words: str, tools: Path | None = None) -> list[dict[str, Any]]:
+    def fail(self, *words: str) -> str:
+        """What a command complains of."""
+        process = self.baton(*words)
+        _, complaint = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode != 0
+        return complaint
+
+    def ask(
+        self, *words: str, tools: Path | None = None, python: str = sys.executable
+    ) -> list[dict[str, Any]]:
         """The lines of JSON that a command says."""
-        process = self.baton(*words, tools=tools)
+        process = self.baton(*words, tools=tools, python=python)
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, said
         return [json.loads(line) for line in said.splitlines()]
@@ -149,8 +162,17 @@ def test_one_command_installs_starts_and_pairs_another_computer(
         (paired,) = [line["paired"] for line in said if "paired" in line]
         (peer,) = json.loads(_text(near, "pair", "list", "--json"))
         assert peer["node_id"] == paired["node_id"]
-        (there,) = (far.home / ".local" / "share" / "baton").iterdir()
-        assert there.name == "app"
+        there = far.home / ".local" / "share" / "baton" / "app"
+
+        # The other computer's own, allowed there, and replaced from here over the link.
+        far_python = str(there / "venv" / "bin" / "python")
+        assert "takes no updates" in near.fail("setup-peer", "--update", peer["node_id"])
+        far.ask("setup-peer", "--allow-updates", "yes", "--json", python=far_python)
+        before = instance_of(near, peer["node_id"])
+        (updated,) = near.ask("setup-peer", "--update", peer["node_id"], "--json")
+        assert updated["version"]
+        wait_for(lambda: instance_of(near, peer["node_id"]) not in (None, before))
+
         near.ask("setup-peer", "me@far", "--remove", "--json", tools=tools)
         assert not there.exists()
     finally:
@@ -161,3 +183,22 @@ def test_one_command_installs_starts_and_pairs_another_computer(
 
 def _text(computer: Computer, *words: str) -> str:
     return computer.baton(*words).communicate(timeout=PATIENCE_S)[0]
+
+
+def instance_of(computer: Computer, node_id: str) -> str | None:
+    """What was drawn at the start of another node, as far as it was found."""
+    code = "import json; from engine.node.client import NodeClient as C; print(json.dumps(C.find().get('/discovery')))"
+    said = subprocess.run(
+        [*computer.end.enter, sys.executable, "-c", code],
+        env=computer.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return next((one["instance"] for one in json.loads(said)["found"] if one["node_id"] == node_id), None)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < give_up_at_s
