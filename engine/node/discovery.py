@@ -16,10 +16,10 @@ import platform
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from zeroconf import DNSText, IPVersion, ServiceStateChange, Zeroconf  # type: ignore[attr-defined]
+from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from engine.config import NODE_PORT, join_address, split_address
@@ -27,7 +27,7 @@ from engine.errors import InvalidRequest, ProtocolError
 from engine.node.announcement import SERVICE_TYPE, Announcement, clean_name, new_instance
 from engine.node.direct_query import ask, text_entries
 from engine.node.interface_events import InterfaceEvents
-from engine.node.segments import Segment, segments
+from engine.node.segments import Segment, neighbours, segments
 
 log = logging.getLogger(__name__)
 
@@ -363,7 +363,7 @@ class Discovery:
             if not segment.has_default_route and not segment.is_wireless and segment.name not in heard_on
         ]
         if quiet:
-            known = await asyncio.to_thread(_arp_hosts)
+            known = await asyncio.to_thread(neighbours)
             for segment in quiet:
                 hosts += segment.opposite_hosts()
                 hosts += [host for name, host in known if name == segment.name and segment.holds(host)]
@@ -472,17 +472,20 @@ class _Channel:
         )
 
     async def open(self, announcement: Announcement) -> None:
+        try:
+            await self._open(announcement)
+        except (OSError, RuntimeError, ZeroconfError) as error:
+            self.fault = (
+                f"it cannot be opened ({getattr(error, 'strerror', None) or error or type(error).__name__})"
+            )
+
+    async def _open(self, announcement: Announcement) -> None:
         # By address: the number of an interface would bind its first IPv6 address, and zones come with link-local ones.
         own = self._addresses(self.segment)[0]
-        try:
-            self._try_to_bind(own)
-            zeroconf = AsyncZeroconf(
-                interfaces=[own],
-                ip_version=IPVersion.V4Only if self.family == _IPV4 else IPVersion.V6Only,
-            )
-        except (OSError, RuntimeError) as error:
-            self.fault = f"it cannot be opened ({getattr(error, 'strerror', None) or error})"
-            return
+        self._try_to_bind(own)
+        zeroconf = AsyncZeroconf(
+            interfaces=[own], ip_version=IPVersion.V4Only if self.family == _IPV4 else IPVersion.V6Only
+        )
         self._zeroconf = zeroconf
         await zeroconf.zeroconf.async_wait_for_start()
         if not zeroconf.zeroconf.engine.senders:
@@ -599,12 +602,3 @@ def _plain(one: Found) -> dict[str, Any]:
 
 def _split_host(address: str) -> str:
     return split_address(address)[0]
-
-
-def _arp_hosts() -> list[tuple[str, str]]:
-    """Interface and IPv4 address of each neighbour that this computer has spoken with; Linux tells by a file."""
-    try:
-        lines = Path("/proc/net/arp").read_text(encoding="ascii").splitlines()[1:]
-    except OSError:
-        return []
-    return [(fields[5], fields[0]) for line in lines if len(fields := line.split()) == 6]
