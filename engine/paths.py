@@ -66,6 +66,11 @@ def peers_file() -> Path:
     return config_dir() / "peers.json"
 
 
+def updates_file() -> Path:
+    """Is there where a person has allowed paired computers to update this one."""
+    return config_dir() / "allow-updates"
+
+
 def identity_dir(given: str | None = None) -> Path:
     """Where this computer's key, certificate and trusted certificates are kept: `given`, or with the settings."""
     return user_path(given) if given else config_dir() / "identity"

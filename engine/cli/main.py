@@ -63,6 +63,9 @@ COMMANDS = {
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
+    "setup-peer": Command(
+        module="engine.cli.setup_peer", help="put the same Baton on another computer, and pair with it"
+    ),
     "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),

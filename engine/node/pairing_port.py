@@ -384,8 +384,8 @@ class PairingPort:
         note = ""
         if exchange.peer_baton != self._baton:
             note = (
-                f"{card.name} has Baton {exchange.peer_baton} and this computer {self._baton}: install the newer one "
-                "on both"
+                f"{card.name} has Baton {exchange.peer_baton} and this computer {self._baton}: on the newer one, type "
+                "`baton setup-peer --update NAME`, with the name of the other"
             )
         return Paired(peer=peer, platform=card.platform, note=note)
 
