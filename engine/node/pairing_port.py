@@ -91,10 +91,7 @@ class Offer:
     outcome: asyncio.Future[Paired]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     callers: list[asyncio.Task[None]] = field(default_factory=list)
-
-    @property
-    def is_good(self) -> bool:
-        return not self.outcome.done()
+    is_good: bool = True
 
 
 class PairingPort:
@@ -145,8 +142,8 @@ class PairingPort:
         offer, shown, note = self._offer, None, ""
         if offer is not None and offer.is_good:
             shown = self.describe(offer)
-        elif offer is not None and (fault := offer.outcome.exception()) is not None:
-            note = str(fault)
+        elif offer is not None and not offer.outcome.cancelled():
+            note = str(offer.outcome.exception() or "")
         return {"offer": shown, "note": note, "wait_s": round(self._patience.wait_s, 1)}
 
     def describe(self, offer: Offer) -> dict[str, Any]:
@@ -276,7 +273,10 @@ class PairingPort:
         """The first end counts; whoever else is calling is told that the code is spent."""
         if not offer.is_good:
             return
-        if isinstance(outcome, Paired):
+        offer.is_good = False
+        if offer.outcome.cancelled():  # with whoever waited for it
+            pass
+        elif isinstance(outcome, Paired):
             offer.outcome.set_result(outcome)
         else:
             offer.outcome.set_exception(outcome)

@@ -318,6 +318,18 @@ def test_a_wrong_code_voids_the_shown_one_and_both_have_to_wait(tmp_path: Path) 
     run(tmp_path, work)
 
 
+def test_who_waits_no_longer_leaves_the_code_as_it_is(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        offer = await here.port.offer()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await offer.outcome
+        assert (await there.join(offer)).peer.name == "spark"
+        assert here.port.snapshot()["offer"] is None
+
+    run(tmp_path, work)
+
+
 def test_a_code_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.node.pairing_port.CODE_LIFETIME_S", 0.0)
 
