@@ -364,6 +364,24 @@ DIAL = Setting(
     example=f"192.168.1.20:{COURIER_PORT}",
     help="connect to the other computer, which listens there",
 )
+INTERFACE = Setting(
+    name="interface",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    example="enp7s0",
+    help="the network interface that the cable is in (default: found by itself)",
+)
+MTU = Setting(
+    name="mtu",
+    kind=int,
+    default=None,
+    metavar="BYTES",
+    minimum=1280,
+    maximum=9216,
+    example="9000",
+    help="the largest packet on the cable (default: the largest that both ends and the cable take)",
+)
 TRUST = Setting(
     name="trust",
     kind=str,

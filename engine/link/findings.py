@@ -12,7 +12,7 @@ from engine.link.limits import HostLimits
 from engine.link.probe_path import Direction
 from engine.link.report import Finding, Report, Severity
 
-TUNE = "`baton link tune --dry-run` shows what would change, `--apply` does it; run it on both computers"
+TUNE = "run `baton link tune --apply` on both computers"
 
 # The cache of a prompt of some ten thousand tokens: what the sentences reckon with.
 _HANDOFF_GB = 1.0
@@ -45,6 +45,8 @@ _PAUSE_MS = 5.0
 # Shorter than anybody notices.
 _IDLE_COST_MS = 2.0
 
+_MIB = 1 << 20
+
 _SEVERITIES = tuple(Severity)
 
 
@@ -73,7 +75,7 @@ def _of_the_cable(report: Report) -> Iterator[Finding]:
             what=f"the other computer is connected over {used.name}, {over}, and not over the cable on "
             f"{report.cable.interface}",
             why="handoffs go over the slower way, and share it with everything else",
-            fix=f"give both ends of the cable an address: {TUNE}",
+            fix=f"{TUNE}, which gives both ends of the cable an address",
         )
     elif used is not None and report.peer is None and not used.networks:
         yield Finding(
@@ -137,17 +139,17 @@ def _of_the_host(report: Report) -> Iterator[Finding]:
 
 def _of_limits(report: Report, limits: HostLimits, whose: str, used: Interface | None) -> Iterator[Finding]:
     gbps = _expected_gbps(report)
-    wanted = gbps * 1e9 / 8 * _PAUSE_MS / 1000
-    for name, held in (("receive", limits.receive_buffer), ("send", limits.send_buffer)):
-        if held < wanted:
-            yield Finding(
-                code=f"small_{name}_buffers",
-                severity=Severity.SLOW,
-                what=f"connections of {whose} get {name} buffers of {held / (1 << 20):.1f} MiB at most",
-                why=f"at {gbps:.1f} Gbit/s that is {held * 8 / gbps / 1e6:.1f} ms: whenever a busy computer takes "
-                "longer to come back to the connection, the link stands still",
-                fix=TUNE,
-            )
+    held = min(limits.receive_buffer, limits.send_buffer)
+    if held < gbps * 1e9 / 8 * _PAUSE_MS / 1000:
+        yield Finding(
+            code="small_buffers",
+            severity=Severity.SLOW,
+            what=f"connections of {whose} get buffers of {limits.receive_buffer / _MIB:.1f} MiB to receive and "
+            f"{limits.send_buffer / _MIB:.1f} MiB to send at most",
+            why=f"{held / _MIB:.1f} MiB are {held * 8 / gbps / 1e6:.1f} ms at {gbps:.1f} Gbit/s: whenever a busy "
+            "computer takes longer to come back to the connection, the link stands still",
+            fix=TUNE,
+        )
     if used is not None and used.name in limits.shared_interfaces:
         yield Finding(
             code="internet_sharing",
@@ -164,15 +166,34 @@ def _of_the_path(report: Report) -> Iterator[Finding]:
     peer = report.peer
     if peer is None or peer.path is None:
         return
-    ways = (
-        (peer.path.to_peer, report.local_interface, "to", report.here.limits, "this computer"),
-        (peer.path.from_peer, report.peer_interface, "from", peer.facts.limits, peer.name),
-    )
-    for way, sender, direction, limits, whose in ways:
-        yield from _of_mtu(report, way, sender, direction)
-        yield from _of_goodput(report, way, direction)
-        yield from _of_idling(way, limits, whose)
-    here, there = report.local_interface, report.peer_interface
+    yield from _of_mtus(report)
+    yield from _of_goodput(report, peer.path.to_peer, f"to {peer.name}")
+    yield from _of_goodput(report, peer.path.from_peer, f"from {peer.name}")
+    yield from _of_idling(peer.path.to_peer, report.here.limits, "this computer")
+    yield from _of_idling(peer.path.from_peer, peer.facts.limits, peer.name)
+    yield from _of_balance(report)
+    yield from _of_round_trips(report)
+    yield from _of_counters(report)
+
+
+def _of_mtus(report: Report) -> Iterator[Finding]:
+    peer, here, there = report.peer, report.local_interface, report.peer_interface
+    if peer is None or peer.path is None:
+        return
+    yield from _of_mtu(report, peer.path.to_peer, here, f"to {peer.name}")
+    yield from _of_mtu(report, peer.path.from_peer, there, f"from {peer.name}")
+    speed = _negotiated(report) or 0
+    passing = _passing_mtu(report)
+    if passing is not None and passing <= _USUAL_MTU and speed >= _FAST_MBPS:
+        gain = speed / 1000 * (_payload_share(_JUMBO_MTU) - _payload_share(passing))
+        yield Finding(
+            code="small_mtu",
+            severity=Severity.SLOW,
+            what=f"packets on this cable have {passing} bytes at most",
+            why=f"with {_JUMBO_MTU} the cable carries {gain:.2f} Gbit/s more, and both processors handle a sixth of "
+            "the packets",
+            fix=TUNE,
+        )
     if here is not None and there is not None and here.mtu != there.mtu:
         yield Finding(
             code="unequal_mtu",
@@ -181,56 +202,38 @@ def _of_the_path(report: Report) -> Iterator[Finding]:
             why="connections take the smaller of the two, and other traffic of the larger size is lost",
             fix=TUNE,
         )
-    yield from _of_balance(report)
-    yield from _of_round_trips(report)
-    yield from _of_counters(report)
 
 
-def _of_mtu(report: Report, way: Direction, sender: Interface | None, direction: str) -> Iterator[Finding]:
-    peer_name = report.peer.name if report.peer is not None else ""
+def _of_mtu(report: Report, way: Direction, sender: Interface | None, where: str) -> Iterator[Finding]:
     if way.path_mtu is None:
         yield Finding(
             code="no_datagrams",
             severity=Severity.NOTE,
-            what=f"no UDP packet came through {direction} {peer_name}, so the path MTU is not known",
+            what=f"no UDP packet came through {where}, so the path MTU is not known",
             why="packets that are too large for the path would be lost without a word",
             fix="allow Baton's UDP in the firewall of both computers, and probe again",
         )
-        return
-    if sender is not None and way.path_mtu < min(sender.mtu, _LARGEST_JUDGED_MTU):
+    elif sender is not None and way.path_mtu < min(sender.mtu, _LARGEST_JUDGED_MTU):
         yield Finding(
             code="mtu_black_hole",
             severity=Severity.BROKEN,
-            what=f"{direction} {peer_name} packets of {way.path_mtu} bytes pass, and larger ones vanish without a "
-            f"word, although {sender.name} sends up to {sender.mtu}",
+            what=f"{where} packets of {way.path_mtu} bytes pass, and larger ones vanish without a word, although "
+            f"{sender.name} sends up to {sender.mtu}",
             why="a connection that sends larger ones hangs, at best for seconds until it gives them up",
-            fix=f"set the MTU to {way.path_mtu} at both ends: {TUNE}",
-        )
-        return
-    speed = _negotiated(report) or 0
-    if way.path_mtu <= _USUAL_MTU and speed >= _FAST_MBPS and direction == "to":
-        gain = speed / 1000 * (_payload_share(_JUMBO_MTU) - _payload_share(way.path_mtu))
-        yield Finding(
-            code="small_mtu",
-            severity=Severity.SLOW,
-            what=f"packets on this cable have {way.path_mtu} bytes at most",
-            why=f"with {_JUMBO_MTU} the cable carries {gain:.2f} Gbit/s more, and both processors handle a sixth of "
-            "the packets",
-            fix=TUNE,
+            fix=f"set the MTU to {_passing_mtu(report)} at both ends: {TUNE}",
         )
 
 
-def _of_goodput(report: Report, way: Direction, direction: str) -> Iterator[Finding]:
+def _of_goodput(report: Report, way: Direction, where: str) -> Iterator[Finding]:
     speed = _negotiated(report)
-    peer_name = report.peer.name if report.peer is not None else ""
     best = max(way.goodput_gbps, way.goodput_two_streams_gbps)
-    if speed is not None and best < speed / 1000 * _payload_share(way.path_mtu or _USUAL_MTU) * _SOUND_SHARE:
-        ceiling = speed / 1000 * _payload_share(way.path_mtu or _USUAL_MTU)
+    ceiling = (speed or 0) / 1000 * _payload_share(way.path_mtu or _USUAL_MTU)
+    if speed is not None and best < ceiling * _SOUND_SHARE:
         yield Finding(
             code="slow_link",
             severity=Severity.SLOW,
-            what=f"{direction} {peer_name} the link carries {best:.2f} Gbit/s of the {ceiling:.2f} that "
-            f"{speed_text(speed)} leave for payload",
+            what=f"{where} the link carries {best:.2f} Gbit/s of the {ceiling:.2f} that {speed_text(speed)} leave for "
+            "payload",
             why=f"a handoff of 1 GB takes {_seconds(best)} instead of {_seconds(ceiling)}",
             fix="look at the errors counted, try another cable or port, and let no other program load either computer "
             "while it is probed again",
@@ -239,7 +242,7 @@ def _of_goodput(report: Report, way: Direction, direction: str) -> Iterator[Find
         yield Finding(
             code="streams_help",
             severity=Severity.NOTE,
-            what=f"{direction} {peer_name} two connections carry {way.goodput_two_streams_gbps:.2f} Gbit/s, and one "
+            what=f"{where} two connections carry {way.goodput_two_streams_gbps:.2f} Gbit/s, and one "
             f"{way.goodput_gbps:.2f}",
             why="one connection does not fill the link; Baton opens more of them by itself where that helps",
         )
@@ -247,13 +250,16 @@ def _of_goodput(report: Report, way: Direction, direction: str) -> Iterator[Find
 
 def _of_idling(way: Direction, limits: HostLimits, whose: str) -> Iterator[Finding]:
     cost_ms = way.burst_after_idle_ms - way.burst_warm_ms
-    if limits.slow_start_after_idle or (limits.slow_start_after_idle is None and cost_ms > _IDLE_COST_MS):
+    costs = cost_ms > _IDLE_COST_MS
+    if limits.slow_start_after_idle or (limits.slow_start_after_idle is None and costs):
         yield Finding(
             code="slow_start_after_idle",
-            severity=Severity.SLOW if cost_ms > _IDLE_COST_MS else Severity.NOTE,
+            severity=Severity.SLOW if costs else Severity.NOTE,
             what=f"a connection of {whose} begins slowly again after each pause: 2 MiB took "
             f"{way.burst_after_idle_ms:.1f} ms after one second, and {way.burst_warm_ms:.1f} ms before",
-            why=f"every handoff comes after a pause, and pays {max(cost_ms, 0):.1f} ms for it",
+            why=f"every handoff that comes after a pause pays {cost_ms:.1f} ms for it"
+            if costs
+            else "over a direct cable that costs next to nothing, and milliseconds wherever round trips take longer",
             fix=TUNE if limits.slow_start_after_idle else "",
         )
 
@@ -297,8 +303,8 @@ def _of_round_trips(report: Report) -> Iterator[Finding]:
 
 
 def _of_counters(report: Report) -> Iterator[Finding]:
-    if report.peer is None:
-        return
+    if report.peer is None or report.peer.path is None or _loses_large_packets(report):
+        return  # those that the probe itself lost are counted as well
     ends = (
         (report.peer.counted_here, report.local_interface, "here"),
         (report.peer.counted_there, report.peer_interface, f"at {report.peer.name}"),
@@ -316,6 +322,18 @@ def _of_counters(report: Report) -> Iterator[Finding]:
             fix="try another cable or port, or another driver of the network card"
             + (f" (it is {interface.driver})" if interface.driver else ""),
         )
+
+
+def _loses_large_packets(report: Report) -> bool:
+    return any(each.code == "mtu_black_hole" for each in _of_mtus(report))
+
+
+def _passing_mtu(report: Report) -> int | None:
+    """What passes both ways."""
+    if report.peer is None or report.peer.path is None:
+        return None
+    path = report.peer.path
+    return min((way.path_mtu for way in (path.to_peer, path.from_peer) if way.path_mtu), default=None)
 
 
 def _negotiated(report: Report) -> int | None:

@@ -102,8 +102,12 @@ def granted_buffers() -> tuple[int, int]:
 
 def proc_values(proc_sys: Path, name: str) -> list[int]:
     """The numbers of a Linux setting; empty where there is none of that name."""
+    return read_numbers(proc_sys / name.replace(".", "/"))
+
+
+def read_numbers(file: Path) -> list[int]:
     try:
-        return [int(word) for word in (proc_sys / name.replace(".", "/")).read_text(encoding="ascii").split()]
+        return [int(word) for word in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):
         return []
 

@@ -6,7 +6,6 @@ the change, never from a text that came in. It says each step as a line of JSON.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from engine.errors import BatonError, HostError, UserError
 from engine.files import write_whole
 from engine.link.commands import Runner, run_command
 from engine.link.interfaces import Network, read_network
+from engine.link.limits import read_numbers
 from engine.link.tune import (
     MAX_MTU,
     Change,
@@ -92,10 +92,11 @@ def carry_out(
         for change in order.changes:
             _apply(change, journal, say, roots, run, read)
     except BatonError as error:
-        with contextlib.suppress(HostError):
+        try:
             undo(journal, say, roots, run)
-        left = ", but for what `baton link tune --undo` may still put back" if journal.entries else ""
-        raise HostError(f"{error}; everything was put back{left}") from error
+        except HostError as left:
+            raise HostError(f"{error}; {left}") from error
+        raise HostError(f"{error}; everything was put back") from error
 
 
 def check(change: Change, network: Network, settings: dict[str, tuple[int, ...]]) -> None:
@@ -116,15 +117,17 @@ def undo(journal: Journal, say: Say, roots: Roots, run: Runner) -> None:
 
     What failed stays in the journal, and can be tried again.
     """
-    while journal.entries:
-        entry = journal.entries[-1]
+    failed: list[str] = []
+    for entry in reversed(journal.entries.copy()):
         steps = steps_of(entry.change, entry.before, roots)[: entry.n_begun]
-        failed = [fault for step in reversed(steps) if (fault := _undo_step(step, say, run))]
-        if failed:
-            raise HostError(
-                f"not everything could be put back: {'; '.join(failed)}; try `baton link tune --undo` again"
-            )
-        journal.drop_last()
+        faults = [fault for step in reversed(steps) if (fault := _undo_step(step, say, run))]
+        if not faults:
+            journal.drop(entry)
+        failed += faults
+    if failed:
+        raise HostError(
+            f"not everything could be put back: {'; '.join(failed)}; mend that, and try `baton link tune --undo` again"
+        )
 
 
 def _apply(
@@ -145,7 +148,7 @@ def _apply(
 
 def _undo_step(step: Step, say: Say, run: Runner) -> str:
     """What kept it from being undone, or ""."""
-    if step.undo is None or (step.there is not None and not _says_something(step.there, run)):
+    if step.undo is None or _is_undone(step, run):
         return ""
     try:
         _perform(step.undo, run)
@@ -153,6 +156,13 @@ def _undo_step(step: Step, say: Say, run: Runner) -> str:
         return str(error)
     say({"undone": step.undo.text})
     return ""
+
+
+def _is_undone(step: Step, run: Runner) -> bool:
+    """Whether what the step did is not there, or no more."""
+    if isinstance(step.undo, Set):
+        return tuple(read_numbers(step.undo.path)) == step.undo.values
+    return step.there is not None and not _says_something(step.there, run)
 
 
 def _says_something(question: Run, run: Runner) -> bool:

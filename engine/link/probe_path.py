@@ -109,25 +109,17 @@ class Target:
     token: bytes
 
 
-def measure(
-    target: Target, *, local_mtu: int, peer_mtu: int, say: Say, stream_s: float = _STREAM_S
-) -> PathMeasures:
+def measure(target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathMeasures:
     """Everything, one part after the other. Raises PeerLost where the other end does not answer."""
     try:
         say("path MTU")
-        with _datagrams(target) as (probe, overhead):
-            to_peer_mtu = find_mtu(
-                lambda sizes: _passes_out(probe, target, overhead, sizes), highest=local_mtu
-            )
-            from_peer_mtu = find_mtu(
-                lambda sizes: _passes_in(probe, target, overhead, sizes), highest=peer_mtu
-            )
-            say("round trips")
-            round_trips = _round_trips(probe, target)
+        to_peer_mtu, from_peer_mtu = path_mtus(target, local_mtu=local_mtu, peer_mtu=peer_mtu)
+        say("round trips")
+        trips = _round_trips(target)
         say("goodput to the other computer")
-        out = [_goodput(target, Kind.SINK, n, stream_s) for n in (1, _STREAMS)]
+        out = [_goodput(target, Kind.SINK, n) for n in (1, _STREAMS)]
         say("goodput from the other computer")
-        back = [_goodput(target, Kind.SOURCE, n, stream_s) for n in (1, _STREAMS)]
+        back = [_goodput(target, Kind.SOURCE, n) for n in (1, _STREAMS)]
         say("bursts after a pause")
         warm_out, idle_out, warm_back, idle_back = _bursts(target)
     except OSError as error:
@@ -136,7 +128,7 @@ def measure(
             f"({error.strerror or error}): a firewall there may keep them shut; allow Baton in it, and probe again"
         ) from error
     return PathMeasures(
-        round_trips=round_trips,
+        round_trips=trips,
         to_peer=Direction(
             path_mtu=to_peer_mtu,
             goodput_gbps=out[0],
@@ -152,6 +144,18 @@ def measure(
             burst_after_idle_ms=idle_back,
         ),
     )
+
+
+def path_mtus(target: Target, *, local_mtu: int, peer_mtu: int) -> tuple[int | None, int | None]:
+    """The largest packet that comes through to the other end, and from there; None where none does. Raises OSError.
+
+    None larger than the sending end's own MTU is looked for.
+    """
+    with _datagrams(target) as (probe, overhead):
+        return (
+            find_mtu(lambda sizes: _passes_out(probe, target, overhead, sizes), highest=local_mtu),
+            find_mtu(lambda sizes: _passes_in(probe, target, overhead, sizes), highest=peer_mtu),
+        )
 
 
 def find_mtu(passes: Callable[[Sequence[int]], set[int]], *, highest: int) -> int | None:
@@ -255,24 +259,22 @@ def _heard(probe: socket.socket, target: Target, more: Callable[[], bool]) -> It
                 yield head, len(data)
 
 
-def _round_trips(probe: socket.socket, target: Target) -> RoundTrips | None:
+def _round_trips(target: Target) -> RoundTrips | None:
+    """Of small datagrams, one after the other; None where none is answered."""
     times_ms = []
     n_sent = 0
     end_s = time.monotonic() + _MAX_ROUND_TRIPS_S
-    probe.settimeout(_ROUND_TRIP_TIMEOUT_S)
-    while n_sent < _N_ROUND_TRIPS and time.monotonic() < end_s:
-        # Numbers that no size has, so that a late answer to an earlier question is not taken for one to this.
-        number = MAX_PACKET_BYTES + 1 + n_sent
-        n_sent += 1
-        sent_s = time.perf_counter()
-        probe.send(Head(target.token, Kind.ECHO, number).pack())
-        with contextlib.suppress(TimeoutError):
-            while (
-                probe.recv(MAX_PACKET_BYTES)[:HEAD_BYTES]
-                != Head(target.token, Kind.ECHO, number, HEAD_BYTES).pack()
-            ):
-                pass
-            times_ms.append((time.perf_counter() - sent_s) * 1000)
+    with _datagrams(target) as (probe, _):
+        probe.settimeout(_ROUND_TRIP_TIMEOUT_S)
+        while n_sent < _N_ROUND_TRIPS and time.monotonic() < end_s:
+            n_sent += 1
+            answer = Head(target.token, Kind.ECHO, n_sent, HEAD_BYTES).pack()
+            sent_s = time.perf_counter()
+            probe.send(Head(target.token, Kind.ECHO, n_sent).pack())
+            with contextlib.suppress(TimeoutError):
+                while probe.recv(MAX_PACKET_BYTES) != answer:  # one that was late, for an earlier one
+                    pass
+                times_ms.append((time.perf_counter() - sent_s) * 1000)
     if not times_ms:
         return None
     return RoundTrips(
@@ -299,16 +301,16 @@ def _connect(target: Target, head: Head) -> socket.socket:
     return connection
 
 
-def _goodput(target: Target, kind: Kind, n_streams: int, seconds: float) -> float:
+def _goodput(target: Target, kind: Kind, n_streams: int) -> float:
     """Gbit/s that so many connections carry together."""
     budget = Budget()
     begin = threading.Barrier(n_streams)
 
     def one(_: int) -> float:
-        with _connect(target, Head(target.token, kind, time_ms=round(seconds * 1000))) as connection:
+        with _connect(target, Head(target.token, kind, time_ms=round(_STREAM_S * 1000))) as connection:
             begin.wait(IO_TIMEOUT_S)
             if kind == Kind.SINK:
-                send_for(connection, seconds, budget)
+                send_for(connection, _STREAM_S, budget)
                 n_bytes, took_s = RESULT.unpack(read_exactly(connection, RESULT.size))
             else:
                 n_bytes, took_s = receive_all(connection, budget)

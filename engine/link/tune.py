@@ -23,6 +23,7 @@ from engine.wire.limits import SOCKET_BUFFER_BYTES
 
 # What NICs and switches call jumbo frames, and the most that they are set to.
 WANTED_MTU = 9000
+_USUAL_MTU = 1500
 MIN_MTU = 1280
 MAX_MTU = 9216
 
@@ -237,7 +238,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Situation:
     """All that a plan depends on. `settings` are the present numbers of SYSCTLS, of those that this system has.
 
-    `max_path_mtu` is the largest packet that passes the cable, where a probe has found larger ones to be lost.
+    `wanted_mtu` is a person's wish. `max_path_mtu` is the largest packet that passes the cable, where a probe has
+    found larger ones to be lost.
     """
 
     network: Network
@@ -248,7 +250,7 @@ class Situation:
     peer: Network | None = None
     peer_interface: str = ""
     peer_id: str = ""
-    wanted_mtu: int = WANTED_MTU
+    wanted_mtu: int | None = None
     max_path_mtu: int | None = None
 
 
@@ -368,14 +370,14 @@ def _wanted_values(name: str, now: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _mtu(situation: Situation, interface: Interface) -> int:
-    """As large as both ends can, and never smaller than now unless larger packets are lost."""
+    """As large as both ends can. What somebody has raised is left, unless larger packets are lost than that."""
     peer = situation.peer.named(situation.peer_interface) if situation.peer is not None else None
     limits = [each.max_mtu for each in (interface, peer) if each is not None and each.max_mtu]
     if situation.max_path_mtu is not None:
-        return max(MIN_MTU, min([situation.wanted_mtu, situation.max_path_mtu, *limits]))
-    if situation.wanted_mtu == WANTED_MTU and WANTED_MTU <= interface.mtu <= MAX_MTU:
+        return max(MIN_MTU, min([situation.max_path_mtu, *limits]))
+    if situation.wanted_mtu is None and _USUAL_MTU < interface.mtu <= MAX_MTU:
         return interface.mtu
-    return max(MIN_MTU, min([situation.wanted_mtu, *limits]))
+    return max(MIN_MTU, min([situation.wanted_mtu or WANTED_MTU, *limits]))
 
 
 def _is_private(network: IPv4Net) -> bool:

@@ -54,8 +54,8 @@ class Journal:
         self.entries.append(entry)
         self._write()
 
-    def drop_last(self) -> None:
-        self.entries.pop()
+    def drop(self, entry: Entry) -> None:
+        self.entries.remove(entry)
         self._write()
 
     def _write(self) -> None:

@@ -23,7 +23,7 @@ MAX_NAME_LETTERS = 60
 _MAX_NAME_BYTES = 200
 
 _NODE_ID = re.compile(r"[0-9a-f]{32}")
-_INSTANCE = re.compile(r"[0-9a-f]{16}")
+_INSTANCE = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 _UNNAMED = "a computer without a name"
@@ -75,7 +75,7 @@ class Announcement:
 
 
 def new_instance() -> str:
-    return secrets.token_hex(8)
+    return secrets.token_hex(16)
 
 
 def clean_name(text: str) -> str:

@@ -108,7 +108,8 @@ class _Sighting:
 class Discovery:
     """A part of the node. `found` is ready at any time; `on_change` is called when it, or the snapshot, is another.
 
-    `look` is where the interfaces come from; `remembered` are the paired peers.
+    `instance` is this start's, drawn here where none is given. `remembered` are the paired peers. `look` is where the
+    interfaces come from.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Discovery:
         *,
         node_id: str,
         name: str | None = None,
+        instance: str | None = None,
         version: str,
         port: int = NODE_PORT,
         on_change: Callable[[], None],
@@ -124,7 +126,7 @@ class Discovery:
     ) -> None:
         self._announcement = Announcement(
             node_id=node_id,
-            instance=new_instance(),
+            instance=instance or new_instance(),
             name=clean_name(name or platform.node()),
             version=version,
             port=port,
@@ -145,6 +147,12 @@ class Discovery:
     @property
     def instance(self) -> str:
         return self._announcement.instance
+
+    def addresses_of(self, node_id: str) -> list[str]:
+        """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
+        known = [one.addresses for one in self.found() if one.node_id == node_id]
+        unknown = [one.addresses for one in self.found() if one.node_id is None]
+        return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
     async def start(self) -> None:
         # It warns of what is expected here: interfaces that come and go. What matters is told as a fault.

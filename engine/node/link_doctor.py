@@ -11,18 +11,21 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from engine.errors import BatonError, HostError, PeerError, ProtocolError, UserError
 from engine.link.ceilings import Ceiling, Ceilings, ceiling_of, seen_from_there
+from engine.link.elevate import run_helper
 from engine.link.interfaces import Counters, Network, read_network
+from engine.link.privileged import Order
 from engine.link.probe import interface_holding, make_report, read_facts
 from engine.link.probe_path import Say, Target, measure
 from engine.link.probe_ports import ProbePorts
 from engine.link.probe_wire import TOKEN_BYTES
 from engine.link.report import HostFacts, PeerHalf, Report
+from engine.link.tuning import PeerEnd, Preview, preview
 
 if TYPE_CHECKING:
     from engine.node.peer_link import PeerLink
@@ -135,12 +138,34 @@ class LinkDoctor:
                 self._part = ""
                 self._on_change()
 
-    async def facts_of_peer(self) -> HostFacts | None:
-        """What the connected computer says of its network, for a plan that suits both; None where none is there."""
-        links = self._links()
-        if not links:
-            return None
-        return _checked(await links[0].call("link.facts", None, timeout_s=_FACTS_TIMEOUT_S), HostFacts)
+    async def preview_tuning(self, *, interface: str = "", mtu: int | None = None) -> Preview:
+        """What tuning would do here, such that it suits the connected computer as well. Raises BatonError."""
+        link = self._link_to("")
+        peer = await _peer_end(link) if link is not None else None
+        return await asyncio.to_thread(
+            preview,
+            self._node_id,
+            peer=peer,
+            local_host=link.local_host if link is not None else "",
+            interface=interface,
+            mtu=mtu,
+            ceiling=self.ceiling_for(link.peer.node_id) if link is not None else None,
+        )
+
+    async def tune(
+        self, action: Literal["apply", "undo"], *, interface: str = "", mtu: int | None = None
+    ) -> list[str]:
+        """Do it, once the person at this computer has allowed it in the system's own prompt. Raises BatonError."""
+        changes = (
+            (await self.preview_tuning(interface=interface, mtu=mtu)).plan.changes
+            if action == "apply"
+            else ()
+        )
+        if action == "apply" and not changes:
+            return []
+        lines: list[dict[str, Any]] = []
+        await asyncio.to_thread(run_helper, Order(action=action, changes=changes), lines.append)
+        return [str(text) for line in lines for text in line.values()]
 
     def on_interfaces_changed(self) -> None:
         """Probe again what is not as it was measured, once things have settled; called on the node's loop."""
@@ -312,6 +337,20 @@ class LinkDoctor:
             await self._read_network()
             self._on_change()
         return None
+
+
+async def _peer_end(link: PeerLink) -> PeerEnd | None:
+    """The other computer's end; None where it does not say, as older versions do not."""
+    try:
+        facts = _checked(await link.call("link.facts", timeout_s=_FACTS_TIMEOUT_S), HostFacts)
+    except PeerError as error:
+        log.info("%s does not tell of its network: %s", link.peer.name, error)
+        return None
+    return PeerEnd(
+        node_id=link.peer.node_id,
+        network=facts.network,
+        interface=interface_holding(facts.network, link.remote_host),
+    )
 
 
 def _mtu(network: Network, name: str) -> int:

@@ -174,6 +174,7 @@ class EngineProcess:
         if self.state is State.WAITING:
             self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
+        self._log.close()
         self._set(State.STOPPED)
 
     def snapshot(self) -> dict[str, Any]:
