@@ -179,8 +179,8 @@ class PairingPort:
 
     async def withdraw(self) -> None:
         """The code that is shown, if any, is void."""
+        self._end(self._offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
         if self._offer is not None:
-            self._end(self._offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
             tasks = [*self._offer.tasks, *self._offer.callers]
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -267,9 +267,9 @@ class PairingPort:
         await asyncio.sleep(max(0.0, offer.ends_at_s - self._clock()))
         self._end(offer, InvalidRequest("nobody typed the code in five minutes: show a new one (baton pair)"))
 
-    def _end(self, offer: Offer, outcome: Paired | BatonError) -> None:
+    def _end(self, offer: Offer | None, outcome: Paired | BatonError) -> None:
         """The first end counts; whoever else is calling is told that the code is spent."""
-        if not offer.is_good:
+        if offer is None or not offer.is_good:
             return
         offer.is_good = False
         if offer.outcome.cancelled():  # with whoever waited for it
@@ -348,9 +348,11 @@ class PairingPort:
         answer = await asyncio.to_thread(exchange.receive, data)
         if offer is not None and not offer.is_good:
             return exchange.abort(Reason.SPENT), None
-        if offer is not None and exchange.is_wrong_try:
+        if exchange.is_wrong_try and offer is not None:
             self._patience.wrong()
-            self._end(offer, exchange.error or HostError("the pairing was ended here"))
+        if exchange.error is not None and (exchange.is_wrong_try or exchange.peer is not None):
+            # by a wrong code, or with the computer that the person has typed the right one on
+            self._end(offer, exchange.error)
         if exchange.state is not State.AGREED:
             return answer, None
         try:
@@ -358,12 +360,10 @@ class PairingPort:
         except BatonError as error:
             said = exchange.abort(Reason.NOT_KEPT)
             exchange.error = error
-            if offer is not None:
-                self._end(offer, error)
+            self._end(offer, error)
             return answer + said, None
         self._patience.right()
-        if offer is not None:
-            self._end(offer, paired)
+        self._end(offer, paired)
         return answer + exchange.settle(), paired
 
     def _write_down(self, exchange: Exchange, host: str) -> Paired:

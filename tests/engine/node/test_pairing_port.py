@@ -432,6 +432,7 @@ def test_a_changed_key_is_refused_and_explained_at_both_ends(tmp_path: Path) -> 
         with pytest.raises(PeerRefused, match=r"knows this one with another key.*baton pair remove"):
             await there.join(offer)
         assert here.book.all() == (before,) and there.book.all() == ()
+        assert "has another key" in str(await error_of(offer)) and here.port.snapshot()["wait_s"] == 0
 
         here.book.remove(before.node_id)
         there.now_s += 60
@@ -442,9 +443,10 @@ def test_a_changed_key_is_refused_and_explained_at_both_ends(tmp_path: Path) -> 
 
 def test_two_copies_of_one_computer_are_told_apart(tmp_path: Path) -> None:
     async def work(here: Node, there: Node) -> None:
-        copy = make_node(tmp_path, "spark")
+        copy, offer = make_node(tmp_path, "spark"), await here.port.offer()
         with pytest.raises(PeerUntrusted, match=r"same identity.*baton pair renew"):
-            await copy.join(await here.port.offer())
+            await copy.join(offer)
+        assert "same identity" in str(await error_of(offer))
         assert here.book.all() == ()
 
     run(tmp_path, work)
