@@ -55,6 +55,7 @@ COMMANDS = {
     "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "measure": Command(module="engine.cli.measure", help="how fast this computer runs a model", hidden=True),
     "transfer": Command(
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),

@@ -20,7 +20,7 @@ from engine.errors import BatonError, DiskFull, HostError, ModelFileError, Model
 from engine.files import NO_SUCH_FILE, file_fault
 from engine.gguf.digest import digest_of_parts, file_digests, known_digest, model_digest
 from engine.gguf.reader import GGUFFile, model_stem, part_paths
-from engine.models.spec import read_spec
+from engine.models.spec import ModelSpec, read_spec
 from engine.node.catalogue import model_id_of
 from engine.node.library import forget_note
 from engine.node.progress import Progress
@@ -48,6 +48,23 @@ class ShelfModel:
     n_params: int = 0
     n_ctx_train: int = 0
     digest: str | None = None
+    spec: ModelSpec | None = None
+    weight_bytes: int = 0
+
+    def needed_bytes(self, *, n_ctx: int, n_slots: int) -> int:
+        """Memory that an engine takes with so many slots: the weights as they are in the file, and the cache.
+
+        A dense copy of the weights, for prefill, is made only where there is room for it. 0 for one that cannot be run.
+        """
+        if self.spec is None:
+            return 0
+        return _needed_bytes(self.spec, self.weight_bytes, n_ctx=n_ctx, n_slots=n_slots)
+
+    def kv_bytes_per_token(self) -> int:
+        """What one position of a prompt adds to the cache, and to a handoff; 0 for one that cannot be run."""
+        if self.spec is None:
+            return 0
+        return self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=1, n_slots=1).bytes_per_token()
 
     @property
     def path(self) -> Path:
@@ -70,23 +87,19 @@ class ShelfModel:
 
 
 def needed_bytes(path: Path, *, n_ctx: int, n_slots: int) -> int:
-    """Memory that an engine takes for the model with so many slots: its weights as they are in the file, and its cache.
-
-    A dense copy of the weights, for prefill, is made only where there is room for it. Raises as `GGUFFile.open` and
-    `read_spec` do.
-    """
+    """As `ShelfModel.needed_bytes`, of any file. Raises as `GGUFFile.open` and `read_spec` do."""
     with GGUFFile.open(path) as file:
-        spec = read_spec(file.metadata)
-        weights = sum(tensor.n_bytes for tensor in file.tensors.values())
-    cache = spec.cache_spec(kv_type=KVType.BF16, n_ctx=min(n_ctx, spec.context_length), n_slots=n_slots)
-    return weights + cache.total_bytes() + ENGINE_BYTES
+        return _needed_bytes(read_spec(file.metadata), _weight_bytes(file), n_ctx=n_ctx, n_slots=n_slots)
 
 
-def kv_bytes_per_token(path: Path) -> int:
-    """What one position of a prompt adds to the cache, and to a handoff. Raises as `needed_bytes` does."""
-    with GGUFFile.open(path) as file:
-        spec = read_spec(file.metadata)
-    return spec.cache_spec(kv_type=KVType.BF16, n_ctx=spec.context_length, n_slots=1).bytes_per_token()
+def _needed_bytes(spec: ModelSpec, weight_bytes: int, *, n_ctx: int, n_slots: int) -> int:
+    n_ctx = min(n_ctx, spec.context_length)
+    cache = spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots)
+    return weight_bytes + cache.total_bytes() + ENGINE_BYTES
+
+
+def _weight_bytes(file: GGUFFile) -> int:
+    return sum(tensor.n_bytes for tensor in file.tensors.values())
 
 
 # the folder
@@ -172,6 +185,8 @@ def _look_at(paths: tuple[Path, ...], size_bytes: int) -> ShelfModel:
                 title=spec.name,
                 n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
                 n_ctx_train=spec.context_length,
+                spec=spec,
+                weight_bytes=_weight_bytes(file),
             )
     except UserError as error:
         return replace(model, problem=str(error))
