@@ -162,6 +162,15 @@ def _fingerprint_fault(text: str) -> str:
     return "a fingerprint has 64 hexadecimal digits; the other computer prints its own at the start"
 
 
+def _node_name_fault(text: str) -> str:
+    if 0 < len(text.strip()) <= MAX_NODE_NAME_CHARS and text.isprintable():
+        return ""
+    return f"a name has 1 to {MAX_NODE_NAME_CHARS} letters, digits or other characters that can be seen"
+
+
+# Names are shown in one line of a window, and travel by multicast, where a label has 63 bytes.
+MAX_NODE_NAME_CHARS = 40
+
 _COMPUTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 # In place of an address: standard input says which worker there is, whenever that changes, as a line of JSON
@@ -355,6 +364,24 @@ DIAL = Setting(
     example=f"192.168.1.20:{COURIER_PORT}",
     help="connect to the other computer, which listens there",
 )
+INTERFACE = Setting(
+    name="interface",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    example="enp7s0",
+    help="the network interface that the cable is in (default: found by itself)",
+)
+MTU = Setting(
+    name="mtu",
+    kind=int,
+    default=None,
+    metavar="BYTES",
+    minimum=1280,
+    maximum=9216,
+    example="9000",
+    help="the largest packet on the cable (default: the largest that both ends and the cable take)",
+)
 TRUST = Setting(
     name="trust",
     kind=str,
@@ -369,6 +396,42 @@ IDENTITY = Setting(
     default=None,
     metavar="FOLDER",
     help="where this computer's key and certificate are kept (default: the settings folder)",
+)
+
+KEYRING = Setting(
+    name="keyring",
+    kind=str,
+    default="auto",
+    choices=("auto", "never"),
+    help="whether the system keyring guards this computer's key; never where nobody logs in to unlock it",
+)
+
+
+NODE_NAME = Setting(
+    name="name",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    check=_node_name_fault,
+    example="studio",
+    help="what this computer is called where others see it (default: its host name)",
+)
+NODE_LISTEN_PORT = Setting(
+    name="node_port",
+    kind=int,
+    default=NODE_PORT,
+    minimum=0,
+    maximum=65535,
+    example=str(NODE_PORT),
+    help="the port for paired computers; a free one is taken where it is in use",
+)
+PRELOAD = Setting(
+    name="model",
+    kind=str,
+    default=None,
+    metavar="NAME",
+    example="smollm2-135m",
+    help="a model to load at once (default: each when it is asked for)",
 )
 
 

@@ -17,6 +17,9 @@ from engine.waiting import limit_spinning
 # Before torch is imported, as every command does.
 limit_spinning()
 
+# No test may write into the user's keyring, nor wait for it to be unlocked; children inherit this.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
+
 # Names as in resources/models.toml; read from there they would hide a broken catalogue behind skipped tests.
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"

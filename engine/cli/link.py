@@ -1,4 +1,7 @@
-"""`baton link`: what the two computers' link is good for. `selftest` compares their answers token for token."""
+"""`baton link`: what the two computers' link is good for. `selftest` compares their answers token for token.
+
+`probe` and `tune` have files of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import argparse
 import json
 from typing import Any
 
+from engine.cli import link_probe, link_tune
 from engine.config import HOST, PORT, add_flags
 from engine.errors import HostError, UserError
 from engine.node.endpoint import Endpoint
 from engine.numbers import whole_numbers
 
 EXAMPLE = """\
+  baton link probe
+  baton link tune --dry-run
+  baton link tune --apply
   baton link selftest
   baton link selftest --lengths 100,2000 --json
 """
@@ -36,6 +43,14 @@ race. Teams therefore practise one movement more than any other, until nobody ha
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    link_probe.add_arguments(
+        actions.add_parser("probe", help="measure the cable, and say what slows it down and how to mend that")
+    )
+    link_tune.add_arguments(
+        actions.add_parser(
+            "tune", help="give the cable addresses, large packets and the buffers that it needs"
+        )
+    )
     selftest = actions.add_parser(
         "selftest", help="prefill the same prompts here and at the worker, and compare the answers"
     )
@@ -51,6 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action == "probe":
+        return link_probe.run(args)
+    if args.action == "tune":
+        return link_tune.run(args)
+    return _selftest(args)
+
+
+def _selftest(args: argparse.Namespace) -> int:
     """0 when the worker prefilled every prompt, and the answers are the same or part at a near tie; else 1."""
     endpoint = Endpoint(args.host, args.port)
     rows = []

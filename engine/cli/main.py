@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from engine.cli.lifetime import unwinding_on_signals
 from engine.errors import BatonError, UserError
+from engine.version import baton_version
 from engine.waiting import limit_spinning
 
 EXIT_FAILED = 1
@@ -50,9 +50,20 @@ COMMANDS = {
     "worker": Command(
         module="engine.cli.worker", help="run the engine that prefills prompts for another computer"
     ),
+    "node": Command(
+        module="engine.cli.node",
+        help="run this computer's daemon: it finds the other computer and keeps engines and endpoint up",
+    ),
+    "pair": Command(module="engine.cli.pair", help="join this computer with another one, by a code"),
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
-    "link": Command(module="engine.cli.link", help="test the link: the same answers from both computers"),
+    "link": Command(
+        module="engine.cli.link", help="probe and tune the cable, and test that both computers answer alike"
+    ),
+    "service": Command(
+        module="engine.cli.service", help="have this computer's node started by the system, and kept running"
+    ),
+    "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "measure": Command(module="engine.cli.measure", help="how fast this computer runs a model", hidden=True),
@@ -60,6 +71,9 @@ COMMANDS = {
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
+    "privileged": Command(
+        module="engine.cli.privileged", help="change network settings as administrator", hidden=True
+    ),
 }
 
 
@@ -105,9 +119,8 @@ def _forget_stdout() -> None:
 
 def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
-    import traceback
-
     from engine.files import private_opener
+    from engine.mistakes import account_of
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"
@@ -115,7 +128,7 @@ def _own_up(error: Exception) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_version()}\n{traceback.format_exc()}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{account_of(error)}\n")
     except OSError:
         return f"{what}; please report it"
     return f"{what}; please report it, with the end of {file}"
@@ -141,7 +154,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"baton {_version()}")
+    parser.add_argument("--version", action="version", version=f"baton {baton_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         if command.hidden and name != chosen:
@@ -165,10 +178,3 @@ def _fail(sentence: str, status: int) -> int:
     with contextlib.suppress(OSError):
         print(f"baton: {sentence}", file=sys.stderr)
     return status
-
-
-def _version() -> str:
-    try:
-        return version("baton")
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -137,9 +137,8 @@ class _Service:
         from engine.server.app import attach
 
         with loading_bar(f"loading {self._path.name}") as progress:
-            self._engine = engine = open_decode_engine(
-                self._args, self._path, progress.advance, self._first_target
-            )
+            advance = LoadingNews().say if self._args.json else progress.advance
+            self._engine = engine = open_decode_engine(self._args, self._path, advance, self._first_target)
         attach(self._app, engine.backend)
         note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}
         with announce(note):
@@ -218,6 +217,19 @@ class _Service:
             tell("The worker is connected: it prefills long prompts", sys.stderr)
         else:
             tell(f"The worker is away ({note}): prompts are prefilled here", sys.stderr)
+
+
+class LoadingNews:
+    """Says how far the loading is, in hundredths; from any thread."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def say(self, done: int, total: int) -> None:
+        hundredths = 100 * done // total if total else 0
+        if hundredths > self._said:
+            self._said = hundredths
+            _print_event(loading=hundredths / 100)
 
 
 class LinkWatch:

@@ -9,17 +9,19 @@ Nothing here opens, connects or accepts a socket, or knows what is said after th
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import hashlib
 import os
 import re
+import secrets as python_secrets
 import ssl
 import stat
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import socket as Socket
 from typing import TYPE_CHECKING
@@ -29,6 +31,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 from engine.errors import (
@@ -40,6 +43,7 @@ from engine.errors import (
     ProtocolError,
 )
 from engine.files import write_whole
+from engine.node.secrets import NoKeyring, Secrets
 from engine.wire.codec import INTRODUCTION_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, MAX_HELLO_BYTES
 from engine.wire.messages import Introduce, Introduced, IntroductionMessage
@@ -61,6 +65,10 @@ _VALID_FOR_DAYS = 50 * 365
 
 # Another start of Baton holds the lock only while it writes two small files.
 _LOCK_TIMEOUT_S = 10.0
+
+# How a process of ours is given what opens the key; never by its command line, which everybody can read.
+PASSPHRASE_VARIABLE = "BATON_KEY_PASSPHRASE"
+_ENCRYPTED_PEM = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 _READ_BYTES = 4096
 _HEX_DIGITS = re.compile(r"[0-9a-f]{64}")
@@ -86,37 +94,98 @@ def parse_fingerprint(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """This computer's node id, certificate, and the files that keep certificate and key (PEM)."""
+    """This computer's node id, certificate, and the files that keep certificate and key (PEM).
+
+    `passphrase` opens the key's file, where that is encrypted.
+    """
 
     node_id: str
     certificate_der: bytes
     certificate_path: Path
     key_path: Path
+    passphrase: str | None = field(default=None, repr=False)
 
     @property
     def fingerprint(self) -> str:
         return fingerprint_of(self.certificate_der)
 
     @classmethod
-    def load_or_create(cls, directory: Path) -> Identity:
+    def load_or_create(cls, directory: Path, secrets: Secrets | None = None) -> Identity:
         """The identity kept in `directory`, made at the first call; any number of processes get the same one.
 
-        Raises HostError, or DiskFull, with a sentence that names the files at fault.
+        An encrypted key is opened by `$BATON_KEY_PASSPHRASE`, else by what the keyring of `secrets` holds (the system's
+        by default). Raises HostError, or DiskFull, with a sentence that names the files at fault.
         """
         certificate_path, key_path = directory / "certificate.pem", directory / "key.pem"
-        try:
+        with _file_errors(directory):
             if not (certificate_path.exists() and key_path.exists()):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with filelock.FileLock(directory / "identity.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
+                with _locked(directory):
                     if not (certificate_path.exists() or key_path.exists()):
                         _create(certificate_path, key_path)
-            return _load(certificate_path, key_path)
-        except filelock.Timeout as error:
-            raise HostError(
-                f"another process keeps {directory} locked: end other starts of Baton, then try again"
-            ) from error
-        except OSError as error:
-            raise _file_error(f"this computer's identity in {directory}", error) from error
+            return _load(certificate_path, key_path, secrets or Secrets(directory))
+
+    def settled(self, secrets: Secrets) -> Identity:
+        """The same identity with its key where `secrets` wants it; raises as `load_or_create` does.
+
+        The key is encrypted with a passphrase that the keyring keeps; it stays a plain file where there is no keyring,
+        and becomes one again where `secrets` is not to use it. Whatever interrupts this, the key can be opened after.
+        """
+        directory = self.key_path.parent
+        with _file_errors(directory), _locked(directory):
+            # another start may have done it in the meantime
+            now = _load(self.certificate_path, self.key_path, secrets)
+            if (now.passphrase is not None) == secrets.use_keyring:
+                return now
+            passphrase = None
+            if secrets.use_keyring:
+                passphrase = python_secrets.token_urlsafe(32)
+                try:
+                    secrets.keep_in_keyring(_passphrase_name(now.node_id), passphrase)
+                except NoKeyring:
+                    return now
+            write_whole(
+                self.key_path, _key_pem(_load_key(self.key_path, now.passphrase), passphrase), synced=True
+            )
+            return replace(now, passphrase=passphrase)
+
+    def renew(self, secrets: Secrets) -> Identity:
+        """Another identity in place of this one, for a computer that was copied: all pairs have to be made anew.
+
+        Whatever runs with the old one has to be started again. Raises as `load_or_create` does.
+        """
+        directory = self.key_path.parent
+        with _file_errors(directory), _locked(directory):
+            self.key_path.unlink(missing_ok=True)
+            self.certificate_path.unlink(missing_ok=True)
+            _create(self.certificate_path, self.key_path)
+        secrets.forget(_passphrase_name(self.node_id))
+        return self.load_or_create(directory, secrets).settled(secrets)
+
+    def environment(self) -> dict[str, str]:
+        """What a child of this process needs in its environment to use the key without asking the keyring."""
+        return {} if self.passphrase is None else {PASSPHRASE_VARIABLE: self.passphrase}
+
+
+@contextlib.contextmanager
+def _file_errors(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except filelock.Timeout as error:
+        raise HostError(
+            f"another process keeps {directory} locked: end other starts of Baton, then try again"
+        ) from error
+    except OSError as error:
+        raise _file_error(f"this computer's identity in {directory}", error) from error
+
+
+def _locked(directory: Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(directory / "identity.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600)
+
+
+def _passphrase_name(node_id: str) -> str:
+    """How the keyring calls the passphrase of an identity's key."""
+    return f"key of {node_id}"
 
 
 def _create(certificate_path: Path, key_path: Path) -> None:
@@ -135,16 +204,27 @@ def _create(certificate_path: Path, key_path: Path) -> None:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(MUTUAL_NAME)]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write_whole(key_path, key_pem, synced=True)
+    write_whole(key_path, _key_pem(key, None), synced=True)
     write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), synced=True)
 
 
-def _load(certificate_path: Path, key_path: Path) -> Identity:
+def _key_pem(key: PrivateKeyTypes, passphrase: str | None) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption()
+        if passphrase is None
+        else serialization.BestAvailableEncryption(passphrase.encode()),
+    )
+
+
+def _load_key(key_path: Path, passphrase: str | None) -> PrivateKeyTypes:
+    return serialization.load_pem_private_key(
+        key_path.read_bytes(), None if passphrase is None else passphrase.encode()
+    )
+
+
+def _load(certificate_path: Path, key_path: Path, secrets: Secrets) -> Identity:
     for path, other in ((certificate_path, key_path), (key_path, certificate_path)):
         if not path.exists():
             raise HostError(f"{path} is missing: put it back, or delete {other} too {_THEN_NEW}")
@@ -154,22 +234,62 @@ def _load(certificate_path: Path, key_path: Path) -> Identity:
     )
     try:
         certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-        belong = certificate.public_key() == key.public_key()
-        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        node_id = node_id_of(certificate)
+        passphrase = None
+        if _ENCRYPTED_PEM in key_path.read_bytes():
+            passphrase = _recalled_passphrase(node_id, key_path, certificate_path, secrets)
+            _check_opens(key_path, passphrase)
+        belong = certificate.public_key() == _load_key(key_path, passphrase).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise damaged from error
-    if not belong or len(names) != 1 or not _NODE_ID.fullmatch(str(names[0].value)):
+    if not belong:
         raise damaged
     return Identity(
-        node_id=str(names[0].value),
+        node_id=node_id,
         certificate_der=certificate.public_bytes(serialization.Encoding.DER),
         certificate_path=certificate_path,
         key_path=key_path,
+        passphrase=passphrase,
     )
 
 
-_THEN_NEW = "(a new identity is made then, and the other computer has to be told its new fingerprint)"
+def node_id_of(certificate: x509.Certificate) -> str:
+    """The node id that a certificate of Baton's names; ValueError where there is none."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1 or not _NODE_ID.fullmatch(str(names[0].value)):
+        raise ValueError("the certificate names no node id")
+    return str(names[0].value)
+
+
+def _recalled_passphrase(node_id: str, key_path: Path, certificate_path: Path, secrets: Secrets) -> str:
+    """What opens the key; raises HostError where the keyring, which has it, cannot be asked."""
+    if PASSPHRASE_VARIABLE in os.environ:
+        return os.environ[PASSPHRASE_VARIABLE]
+    try:
+        found = secrets.recall_from_keyring(_passphrase_name(node_id))
+        why_not = "it is not there any more"
+    except NoKeyring as error:
+        found, why_not = None, str(error)
+    if found is None:
+        raise HostError(
+            f"{key_path} is encrypted, and its passphrase cannot be had from the system keyring ({why_not}): log in to "
+            f"the desktop and unlock the keyring, then start Baton again. If that keyring is lost, delete {key_path} "
+            f"and {certificate_path} {_THEN_NEW}"
+        )
+    return found
+
+
+def _check_opens(key_path: Path, passphrase: str) -> None:
+    try:
+        _load_key(key_path, passphrase)
+    except ValueError as error:
+        place = f"${PASSPHRASE_VARIABLE}" if PASSPHRASE_VARIABLE in os.environ else "the system keyring"
+        raise HostError(
+            f"{key_path} is damaged, or encrypted with another passphrase than that in {place}: put the right one back"
+        ) from error
+
+
+_THEN_NEW = "(a new identity is made then, and this computer has to be paired with the other ones anew)"
 
 
 def _tighten(path: Path) -> None:
@@ -299,7 +419,12 @@ def _context(identity: Identity, *, server_side: bool, protocols: Sequence[str])
     if server_side:
         context.num_tickets = 0  # a resumed session would skip the certificates
     try:
-        context.load_cert_chain(identity.certificate_path, identity.key_path)
+        # never None: OpenSSL would ask at the terminal
+        context.load_cert_chain(identity.certificate_path, identity.key_path, identity.passphrase or "")
+    except ssl.SSLError as error:
+        raise HostError(
+            f"{identity.key_path} is another one than at the start of this process: start it again"
+        ) from error
     except OSError as error:
         raise _file_error(f"this computer's identity in {identity.key_path.parent}", error) from error
     return context

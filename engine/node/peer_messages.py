@@ -30,9 +30,9 @@ MAX_OPEN_CALLS = 256
 # Parts that wait for whoever reads them, of one call.
 MAX_WAITING_BYTES = 64 << 20
 
-# A sentence said by a program, or its traceback's last line.
 Method = Annotated[str, Meta(min_length=1, max_length=64)]
 NodeId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{16,32}$")]
 
 
 class NodeMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class NodeHello(NodeMessage, frozen=True):
     protocol_minor: Version
     baton: Name
     node_id: NodeId
-    instance: NodeId
+    instance: Instance
     name: Name
 
 

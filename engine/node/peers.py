@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cryptography import x509
@@ -21,6 +21,11 @@ from engine.errors import DiskFull, HostError, InvalidRequest, PeerUntrusted
 from engine.files import write_whole
 from engine.node.identity import fingerprint_of
 from engine.wire.messages import CertificateBytes, Name, Role
+
+if TYPE_CHECKING:
+    from engine.node.peer_link import PeerLink, TellHandler
+
+_UNPAIR = "trust.unpair"
 
 # A home has a few computers; the list is told whole and each of them is called again and again.
 MAX_PEERS = 16
@@ -54,6 +59,22 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def fingerprint(self) -> str:
         return fingerprint_of(self.certificate_der)
+
+
+def key_changed(name: str) -> PeerUntrusted:
+    """A paired node id came with another certificate."""
+    return PeerUntrusted(
+        f"a computer calls itself {name}, which this one is paired with, and has another key: either its identity was "
+        "made anew, or another computer takes its place. If you know why, remove the old pairing here "
+        f"(baton pair remove {name}), then pair again"
+    )
+
+
+def book_full() -> HostError:
+    return HostError(
+        f"this computer is paired with {MAX_PEERS} others, and keeps no more: remove one (baton pair list, baton pair "
+        "remove), then pair again"
+    )
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,27 +120,24 @@ class PeerBook:
         known = ", ".join(peer.name for peer in self.all()) or "none"
         raise InvalidRequest(f"no paired computer is called {text[:100]!r}; paired are: {known}")
 
-    def check_certificate(self, node_id: str, certificate_der: bytes) -> None:
-        """Raises PeerUntrusted when this node id is paired with another certificate: its key has changed."""
+    def has_other_key(self, node_id: str, certificate_der: bytes) -> bool:
+        """Whether this node id is paired with another certificate."""
         known = self.get(node_id)
-        if known is not None and known.certificate_der != certificate_der:
-            raise PeerUntrusted(
-                f"a computer calls itself {known.name}, which this one is paired with, and has another key: either its "
-                "identity was made anew, or another computer takes its place. If you know why, remove the old pairing "
-                f"(baton pair remove {known.name}) and pair again"
-            )
+        return known is not None and known.certificate_der != certificate_der
+
+    def has_room_for(self, node_id: str) -> bool:
+        return node_id in self._peers or len(self._peers) < MAX_PEERS
 
     def add(self, peer: Peer) -> None:
         """Keep a newly paired computer; one that is there already is replaced when its certificate is the same.
 
         Raises PeerUntrusted for another certificate, and HostError when the book is full or cannot be written.
         """
-        self.check_certificate(peer.node_id, peer.certificate_der)
+        if self.has_other_key(peer.node_id, peer.certificate_der):
+            raise key_changed(self._peers[peer.node_id].name)
         _check_is_certificate(peer.certificate_der)
-        if len(self._peers) >= MAX_PEERS and peer.node_id not in self._peers:
-            raise HostError(
-                f"this computer is paired with {MAX_PEERS} others, and keeps no more: remove one (baton pair list)"
-            )
+        if not self.has_room_for(peer.node_id):
+            raise book_full()
         self._set({**self._peers, peer.node_id: peer}, synced=True)
 
     def remove(self, node_id: str) -> bool:
@@ -140,6 +158,20 @@ class PeerBook:
         finally:
             self._tell()
         return True
+
+    def unpair(self, node_id: str, link: PeerLink | None) -> bool:
+        """As `remove`, after telling the other computer by `link`, if there is one now."""
+        if link is not None:
+            link.tell(_UNPAIR)
+        return self.remove(node_id)
+
+    def news(self) -> dict[str, TellHandler]:
+        """What a peer may tell: that it has removed this computer."""
+
+        def unpaired(link: PeerLink, _: object) -> None:
+            self.remove(link.peer.node_id)
+
+        return {_UNPAIR: unpaired}
 
     def met(self, node_id: str, address: str) -> None:
         """A link with the peer came to life at `address`: try it first from now on."""

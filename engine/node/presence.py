@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from pathlib import Path
 
@@ -61,15 +60,13 @@ class Place:
         except OSError as error:
             raise self._fault(error) from error
 
-    def tell(self, *, port: int, endpoint: str) -> str:
-        """Let others of this user find the node; returns the token that they will send. Raises HostError."""
-        token = secrets.token_urlsafe(32)
+    def tell(self, *, port: int, token: str, endpoint: str) -> None:
+        """Let others of this user find the node, and know the token that its control API wants. Raises HostError."""
         note = NodeNote(pid=os.getpid(), port=port, token=token, endpoint=endpoint, started_at=time.time())
         try:
             write_whole(self._note, msgspec.json.encode(note))
         except OSError as error:
             raise self._fault(error) from error
-        return token
 
     def leave(self) -> None:
         with contextlib.suppress(OSError):

@@ -11,10 +11,24 @@ from engine.server.json import JSONResponse
 class Refused(UserError):
     """A request that the server itself turns away, before it means anything to the engine."""
 
-    def __init__(self, message: str, *, status: int, kind: str) -> None:
+    def __init__(self, message: str, *, status: int, kind: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
+        self.retry_after_s = retry_after_s
+
+
+class StillLoading(Refused):
+    """The model that was asked for is not ready yet; `progress` is the share that is loaded."""
+
+    def __init__(self, model: str, progress: float) -> None:
+        super().__init__(
+            f"{model} is being loaded, {progress:.0%} are done: try again in a moment",
+            status=503,
+            kind="unavailable_error",
+            retry_after_s=1,
+        )
+        self.progress = progress
 
 
 def loading() -> Refused:
@@ -35,6 +49,8 @@ def error_body(error: BatonError) -> dict[str, Any]:
     body: dict[str, Any] = {"message": str(error), "type": "server_error", "param": None, "code": None}
     if isinstance(error, Refused):
         body |= {"type": error.kind}
+        if isinstance(error, StillLoading):
+            body |= {"code": "model_loading", "progress": error.progress}
     elif isinstance(error, PromptTooLong):
         body |= {
             "type": "exceed_context_size_error",
@@ -50,7 +66,10 @@ def error_body(error: BatonError) -> dict[str, Any]:
 
 
 def error_response(error: BatonError) -> JSONResponse:
-    return JSONResponse(error_body(error), status_code=status_of(error))
+    headers = {}
+    if isinstance(error, Refused) and error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return JSONResponse(error_body(error), status_code=status_of(error), headers=headers)
 
 
 def unexpected() -> HostError:

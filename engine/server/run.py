@@ -61,6 +61,13 @@ class HttpServer:
         finally:
             self._socket.close()
 
+    async def serve(self) -> None:
+        """As `run`, on the event loop of the caller, who takes care of signals."""
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
     def stop(self) -> None:
         """End `run`; from any thread."""
         self._server.should_exit = True

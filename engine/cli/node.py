@@ -1,0 +1,121 @@
+"""`baton node`: the daemon of this computer: it finds and trusts the other one, and keeps engines and endpoint up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from engine import config
+from engine.cli.lifetime import add_lifetime_flags, watch_stdin
+from engine.cli.log import log_to, log_to_stderr, tell
+from engine.errors import UserError
+
+if TYPE_CHECKING:
+    from engine.node.daemon import Node
+
+EXAMPLE = """\
+  baton node
+  baton node --model qwen2.5-coder-0.5b --name studio
+  baton node --stop
+"""
+
+SETTINGS = [
+    *(config.NODE_NAME, config.HOST, config.PORT, config.NODE_LISTEN_PORT, config.PRELOAD),
+    *(config.SLOTS, config.CTX, config.IDENTITY, config.KEYRING),
+]
+
+# From being told to end to the end of the engines and of what else is open; the rest is left to the system.
+_CLOSE_WITHIN_S = 2.6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    config.add_flags(parser, SETTINGS)
+    add_lifetime_flags(parser)
+    parser.add_argument("--stop", action="store_true", help="end the node that runs, and its engines")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.stop:
+        return _stop(args)
+    if args.exit_with_stdin:
+        watch_stdin()
+    api_key = os.environ.get("BATON_API_KEY") or None
+    from engine.server.run import is_loopback
+
+    if not is_loopback(args.host) and api_key is None:
+        raise UserError(
+            f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that clients "
+            "must send"
+        )
+    log_to_stderr()
+
+    from engine.node.logs import node_log_handler
+    from engine.paths import node_log
+
+    log_to(node_log_handler(node_log()))
+
+    from engine.node.daemon import Node, NodeOptions
+
+    node = Node(NodeOptions.from_args(args, api_key=api_key))
+    runner = _Runner(node, on_ready=lambda ready: _say_ready(args, ready))
+    try:
+        runner.run()
+    finally:
+        runner.close()
+    return 0
+
+
+class _Runner:
+    """The node's event loop on a thread of its own: the main thread waits, and is what a signal unwinds."""
+
+    def __init__(self, node: Node, on_ready: Any) -> None:
+        self._node = node
+        self._on_ready = on_ready
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="node", daemon=True)
+
+    def run(self) -> None:
+        self._thread.start()
+        self._over.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        self._node.stop_soon()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._node.run(self._on_ready))
+        except BaseException as error:  # raised again on the main thread
+            self._failure = error
+        finally:
+            self._over.set()
+
+
+def _say_ready(args: argparse.Namespace, ready: dict[str, Any]) -> None:
+    if args.json:
+        tell(json.dumps({"ready": True, **ready}), sys.stdout)
+        return
+    tell(f"This computer is {ready['name']}; its endpoint is {ready['endpoint']}/v1", sys.stderr)
+    for note in ready["notes"]:
+        tell(note, sys.stderr)
+    if not ready["peers"]:
+        tell("To join it with another computer:  baton pair", sys.stderr)
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from engine.node.client import NodeClient
+
+    NodeClient.find().post("/stop")
+    tell(
+        json.dumps({"stopping": True}) if args.json else "The node ends, and its engines with it", sys.stdout
+    )
+    return 0

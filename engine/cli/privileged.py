@@ -1,0 +1,29 @@
+"""`baton privileged`: the helper that `baton link tune` starts as administrator; never started by a person."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import sys
+
+EXAMPLE = "  (started by `baton link tune`; its plan comes on standard input)\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--order", metavar="BASE64", help="the plan, where the system's dialog passes no standard input on"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from engine.errors import UserError
+    from engine.link.privileged import MAX_ORDER_BYTES, main
+    from engine.link.tune import system_roots
+
+    if args.order is None:
+        return main(sys.stdin.buffer.read(MAX_ORDER_BYTES + 1), system_roots())
+    try:
+        return main(base64.urlsafe_b64decode(args.order), system_roots())
+    except binascii.Error as error:
+        raise UserError("--order: this is no plan of Baton's") from error

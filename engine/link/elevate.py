@@ -1,0 +1,111 @@
+"""Starts the helper as administrator: one prompt of the system's own, or none where we are that already."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from engine.errors import HostError, ProcessFailed, UserError
+from engine.link.privileged import Order
+from engine.paths import own_command
+
+# A person types a password, and PowerShell starts a few times.
+_TIMEOUT_S = 300.0
+
+# Quotes every word for the one shell that macOS's dialog insists on; the words come as arguments, never as text.
+_APPLESCRIPT = """\
+on run words
+  set line_ to ""
+  repeat with word_ in words
+    set line_ to line_ & quoted form of word_ & " "
+  end repeat
+  do shell script line_ with administrator privileges
+end run"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """How this process may ask for the administrator."""
+
+    system: str
+    is_root: bool
+    has_terminal: bool
+    has_desktop: bool
+    tools: frozenset[str]
+
+
+def this_session() -> Session:
+    return Session(
+        system=sys.platform,
+        is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
+        has_terminal=sys.stdin is not None and sys.stdin.isatty(),
+        has_desktop=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
+        tools=frozenset(tool for tool in ("pkexec", "sudo") if shutil.which(tool)),
+    )
+
+
+def elevated(helper: Sequence[str], order: bytes, session: Session) -> tuple[list[str], bytes]:
+    """The words to start, and what to give them on standard input. Raises UserError where there is no way to ask."""
+    if session.is_root:
+        return list(helper), order
+    as_argument = ["--order", base64.urlsafe_b64encode(order).decode()]
+    if session.system == "darwin":
+        return ["osascript", "-e", _APPLESCRIPT, *helper, *as_argument], b""
+    if session.system == "win32":
+        words = ",".join(_quoted(word) for word in [*helper[1:], *as_argument])
+        command = (
+            f"exit (Start-Process -FilePath {_quoted(helper[0])} -ArgumentList {words} -Verb RunAs -WindowStyle Hidden "
+            "-Wait -PassThru).ExitCode"
+        )
+        return ["powershell", "-NoProfile", "-NonInteractive", "-Command", command], b""
+    if session.has_desktop and "pkexec" in session.tools:
+        return ["pkexec", *helper], order
+    if session.has_terminal and "sudo" in session.tools:
+        return ["sudo", "--", *helper], order
+    raise UserError(
+        "changing the network needs the administrator, and there is no way to ask here: run the same command with sudo"
+    )
+
+
+def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
+    """Have the helper carry the order out; `say` gets each of its lines but the last. Raises HostError."""
+    words, given = elevated([*own_command(), "privileged"], msgspec.json.encode(order), this_session())
+    try:
+        # Not where we are: a file there could be taken for a module of Python's, by the administrator.
+        done = subprocess.run(words, input=given, stdout=subprocess.PIPE, cwd=_top(), timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProcessFailed(f"the helper could not be run: {error}") from error
+    lines = [line for text in done.stdout.splitlines() if (line := _line(text)) is not None]
+    for line in lines:
+        if "error" in line:
+            raise HostError(str(line["error"]))
+        if "ok" not in line:
+            say(line)
+    if done.returncode != 0:
+        raise HostError("nothing was changed: the helper was not allowed to run as administrator")
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _quoted(word: str) -> str:
+    """For PowerShell, and in it for the command line that Start-Process makes of its words."""
+    return "'" + f'"{word}"'.replace("'", "''") + "'"
+
+
+def _top() -> str:
+    return os.path.abspath(os.sep)

@@ -1,0 +1,102 @@
+"""The control API of the link doctor: its state, a probe with its progress, and the tuning of the cable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from engine.errors import BatonError, InvalidRequest
+from engine.link.report import Report
+from engine.link.tune import MAX_MTU, MIN_MTU
+from engine.node.link_doctor import LinkDoctor
+from engine.server.handlers import content_of
+from engine.server.json import JSONResponse, encode
+
+_MAX_BODY_BYTES = 1 << 16
+
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class _ProbeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    peer: _Name = ""
+
+
+class _TuneAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    action: Literal["apply", "undo"]
+    interface: _Name = ""
+    mtu: Annotated[int, msgspec.Meta(ge=MIN_MTU, le=MAX_MTU)] | None = None
+
+
+def routes() -> list[Route]:
+    return [
+        Route("/link", _link),
+        Route("/link/probe", _probe, methods=["POST"]),
+        Route("/link/tune", _plan),
+        Route("/link/tune", _tune, methods=["POST"]),
+    ]
+
+
+def _doctor(request: Request) -> LinkDoctor:
+    doctor: LinkDoctor = request.app.state.node.link_doctor
+    return doctor
+
+
+async def _link(request: Request) -> Response:
+    return JSONResponse(_doctor(request).snapshot())
+
+
+async def _probe(request: Request) -> Response:
+    """Lines of JSON: `part` as each begins, and at last `report`, or `error`."""
+    asked = _as(await content_of(request, _MAX_BODY_BYTES), _ProbeAsked)
+    parts: asyncio.Queue[str | None] = asyncio.Queue()
+    doctor = _doctor(request)
+
+    async def probe() -> Report:
+        try:
+            return await doctor.probe(parts.put_nowait, peer_id=asked.peer)
+        finally:
+            parts.put_nowait(None)
+
+    # Whoever goes away while it runs ends nothing: the report is kept.
+    probing = asyncio.create_task(probe())
+
+    async def lines() -> AsyncIterator[bytes]:
+        while (part := await parts.get()) is not None:
+            yield encode({"part": part}) + b"\n"
+        try:
+            yield encode({"report": await probing}) + b"\n"
+        except BatonError as error:
+            yield encode({"error": {"message": str(error), "type": type(error).__name__}}) + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+async def _plan(request: Request) -> Response:
+    query = request.query_params
+    mtu = query.get("mtu", "")
+    if mtu and not (mtu.isdecimal() and MIN_MTU <= int(mtu) <= MAX_MTU):
+        raise InvalidRequest(f"mtu: {MIN_MTU} to {MAX_MTU} is needed here", param="mtu")
+    preview = await _doctor(request).preview_tuning(
+        interface=query.get("interface", ""), mtu=int(mtu) if mtu else None
+    )
+    return JSONResponse(preview)
+
+
+async def _tune(request: Request) -> Response:
+    """Apply the plan or undo it; the system asks the person at this computer first. All steps that were done."""
+    asked = _as(await content_of(request, _MAX_BODY_BYTES), _TuneAsked)
+    steps = await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)
+    return JSONResponse({"steps": steps})
+
+
+def _as(content: dict[str, Any], kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(str(error)) from None

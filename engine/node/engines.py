@@ -1,0 +1,239 @@
+"""The models that are loaded on this computer, an engine each: loaded when asked for, unloaded when memory is short.
+
+It decides which engine answers for a model; how a process is kept running is `supervisor`'s, and what is said to it is
+`front`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelNotFound, OutOfMemory
+from engine.handoff.target import Target
+from engine.node.logs import RotatingLog
+from engine.node.supervisor import EngineProcess, State
+from engine.server.errors import Refused, StillLoading
+
+log = logging.getLogger(__name__)
+
+# A request waits so long for its model to load before it is told to come back: small models need no second try.
+WAIT_FOR_LOADING_S = 3.0
+
+# The system and other programs keep this share of the memory.
+_KEPT_FREE_SHARE = 0.05
+
+# What is said to an engine of its worker.
+_WORKER = "worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """A model that can be loaded: its name at the endpoint, its file, and the memory that it takes."""
+
+    model_id: str
+    path: Path
+    needed_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Of this computer, in bytes."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+class LoadedEngine:
+    """One model's engine, from the moment it is asked for."""
+
+    def __init__(self, model: ModelFile, process: EngineProcess) -> None:
+        self.model = model
+        self.process = process
+        self.progress = 0.0
+        self.n_active = 0
+        self.used_at = time.time()
+        self.worker: dict[str, Any] = {}
+        self.target = Target()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.process.state is State.READY
+
+    @property
+    def url(self) -> str:
+        """Of the engine that is ready."""
+        return f"http://127.0.0.1:{self.process.port}"
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[LoadedEngine]:
+        self.n_active += 1
+        try:
+            yield self
+        finally:
+            self.n_active -= 1
+            self.used_at = time.time()
+
+    def retarget(self, target: Target) -> None:
+        """Have it work with another worker, or with none."""
+        if target != self.target:
+            self.target = target
+            self.process.tell(_WORKER, target.line())
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "model": self.model.model_id,
+            "progress": 1.0 if self.is_ready else self.progress,
+            "active": self.n_active,
+            "used_at": self.used_at,
+            "needed_bytes": self.model.needed_bytes,
+            "worker": self.worker,
+            **self.process.snapshot(),
+        }
+
+
+class Engines:
+    """All engines of this computer that answer. On the node's event loop."""
+
+    def __init__(
+        self,
+        *,
+        models: Callable[[], Mapping[str, ModelFile]],
+        memory: Callable[[], Memory],
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log_folder: Path,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`models` are those on this computer; `words` are the flags that every engine gets."""
+        self._models = models
+        self._memory = memory
+        self._words = tuple(words)
+        self._environment = environment
+        self._log_folder = log_folder
+        self._on_change = on_change
+        self._engines: dict[str, LoadedEngine] = {}
+        self._loading = asyncio.Lock()
+
+    def all(self) -> list[LoadedEngine]:
+        return list(self._engines.values())
+
+    def get(self, model_id: str) -> LoadedEngine | None:
+        return self._engines.get(model_id)
+
+    def latest(self) -> LoadedEngine | None:
+        """The one that was used last, of those that are ready."""
+        ready = [engine for engine in self._engines.values() if engine.is_ready]
+        return max(ready, key=lambda engine: engine.used_at, default=None)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [engine.snapshot() for engine in self._engines.values()]
+
+    async def use(self, model_id: str, *, wait_s: float = WAIT_FOR_LOADING_S) -> LoadedEngine:
+        """The ready engine of a model, loaded first where it is not.
+
+        Raises ModelNotFound, StillLoading when that takes longer than `wait_s`, OutOfMemory, Refused where others that
+        are in use leave no room, or ProcessFailed with the reason why it cannot be loaded.
+        """
+        engine = await self.load(model_id)
+        if not engine.is_ready:
+            await engine.process.until_settled(wait_s)
+        if engine.is_ready:
+            engine.used_at = time.time()
+            return engine
+        if engine.process.state is State.FAILED:
+            # Somebody has to be told, and the next one may try again: the file may have been mended.
+            await self.unload(model_id)
+            raise engine.process.failure()
+        raise StillLoading(model_id, engine.progress)
+
+    async def load(self, model_id: str) -> LoadedEngine:
+        """Begin to load a model, and return at once. Raises as `use` does, but for what loading brings."""
+        async with self._loading:
+            if (engine := self._engines.get(model_id)) is not None:
+                return engine
+            model = self._models().get(model_id)
+            if model is None:
+                names = ", ".join(self._models()) or "none"
+                raise ModelNotFound(f"there is no model {model_id!r} on this computer; there are: {names}")
+            await self._make_room(model)
+            engine = self._new(model)
+            self._engines[model_id] = engine
+            engine.process.start()
+            self._on_change()
+            return engine
+
+    async def unload(self, model_id: str) -> bool:
+        """End a model's engine; whether there was one."""
+        engine = self._engines.pop(model_id, None)
+        if engine is None:
+            return False
+        self._on_change()
+        await engine.process.stop()
+        self._on_change()
+        return True
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.unload(model_id) for model_id in list(self._engines)))
+
+    def _new(self, model: ModelFile) -> LoadedEngine:
+        engine: LoadedEngine
+        process = EngineProcess(
+            model.model_id,
+            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", *self._words],
+            log=RotatingLog(self._log_folder / f"serve-{model.model_id}.log"),
+            on_change=lambda: self._on_state(engine),
+            on_event=lambda event: self._on_event(engine, event),
+            environment=self._environment,
+        )
+        engine = LoadedEngine(model, process)
+        process.tell(_WORKER, engine.target.line())
+        return engine
+
+    def _on_state(self, engine: LoadedEngine) -> None:
+        if not engine.is_ready:
+            engine.progress, engine.worker = 0.0, {}
+        self._on_change()
+
+    def _on_event(self, engine: LoadedEngine, event: dict[str, Any]) -> None:
+        if "loading" in event:
+            engine.progress = float(event["loading"])
+        if "worker" in event:
+            engine.worker = {"connected": bool(event["worker"]), "note": event.get("note", "")}
+        if "listen_port" in event:
+            engine.process.ready["listen_port"] = event["listen_port"]
+        self._on_change()
+
+    async def _make_room(self, model: ModelFile) -> None:
+        """Unload what was not used for longest until the model fits. Raises OutOfMemory or Refused."""
+        memory = self._memory()
+        most = int(memory.total_bytes * (1 - _KEPT_FREE_SHARE))
+        if model.needed_bytes > most:
+            raise OutOfMemory(
+                f"{model.model_id} needs {model.needed_bytes / 1e9:.1f} GB and this computer has "
+                f"{memory.total_bytes / 1e9:.1f} GB of memory: take a smaller model, or a smaller --ctx"
+            )
+        for engine in sorted(self._engines.values(), key=lambda engine: engine.used_at):
+            if model.needed_bytes <= self._memory().available_bytes:
+                return
+            if engine.n_active == 0:
+                log.info("%s is unloaded to make room for %s", engine.model.model_id, model.model_id)
+                await self.unload(engine.model.model_id)
+        short = model.needed_bytes - self._memory().available_bytes
+        if short > 0 and self._engines:
+            busy = ", ".join(self._engines)
+            raise Refused(
+                f"{model.model_id} needs {short / 1e9:.1f} GB more than are free while {busy} answers: try again later",
+                status=503,
+                kind="unavailable_error",
+                retry_after_s=5,
+            )
+        if short > 0:
+            # What other programs hold may be given back: the engine will say if it is not.
+            log.warning("%s needs %.1f GB more than are free just now", model.model_id, short / 1e9)

@@ -1,0 +1,395 @@
+"""The OpenAI endpoint of the node: it stays where it is while engines load, crash and change, and passes requests on.
+
+A request goes to the engine of the model that it names, which is loaded where it is not; or, on a computer that
+prefills for another one, to that other one. The engines check requests; here only the model's name is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from engine.errors import BatonError, HostError, InvalidRequest, PeerLost, PeerRefused
+from engine.node.engines import Engines, LoadedEngine
+from engine.node.peer_link import PeerLink
+from engine.server import sse
+from engine.server.errors import Refused, StillLoading, error_body, status_of
+from engine.server.exchange import Exchanges
+from engine.server.guard import Guard
+from engine.server.handlers import EXCEPTION_HANDLERS, body_of, content_of
+from engine.server.json import JSONResponse
+from engine.server.json import encode as encode_json
+from engine.server.settings import MAX_BODY_BYTES, ServerSettings
+
+log = logging.getLogger(__name__)
+
+# Asked of the engine of one model.
+_MODEL_PATHS = (
+    "/v1/completions",
+    "/chat/completions",
+    "/v1/chat/completions",
+    "/tokenize",
+    "/detokenize",
+)
+
+# Asked of an engine about itself; `?model=` names one, else it is the one that was used last.
+_ENGINE_PATHS = ("/slots", "/worker", "/events", "/metrics", "/requests/{id:path}")
+
+# Loopback: an engine that does not take a connection at once is not there any more.
+_CONNECT_TIMEOUT_S = 2.0
+
+# A process that has ended is noticed at once.
+_NOTICED_WITHIN_S = 1.0
+
+# Headers that speak of one connection only, or that are made anew.
+_OWN_HEADERS = frozenset(
+    {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
+)
+
+# What a peer may ask for on behalf of its own clients.
+PASSED_ON = "endpoint.request"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A request on its way: path with its query, method, and the whole body."""
+
+    method: str
+    path: str
+    body: bytes
+    model: str | None
+
+
+class Answer(Protocol):
+    """What comes back: a status and headers first, then the body in parts."""
+
+    status: int
+    headers: list[tuple[str, str]]
+
+    def parts(self) -> AsyncIterator[bytes]: ...
+
+    async def close(self) -> None: ...
+
+
+class Front:
+    """Routes requests. `decoder_of(model)` gives the link with the computer that decodes, None where this one does."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        *,
+        settings: ServerSettings,
+        engine_key: str,
+        decoder_of: Callable[[str | None], PeerLink | None],
+        model_ids: Callable[[], list[dict[str, Any]]],
+    ) -> None:
+        self._engines = engines
+        self._settings = settings
+        self._decoder_of = decoder_of
+        self._model_ids = model_ids
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            headers={"Authorization": f"Bearer {engine_key}"},
+            trust_env=False,
+        )
+
+    def build_app(self) -> Starlette:
+        passing = self._pass_on
+        app = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/health", self._health),
+                Route("/models", self._models),
+                Route("/v1/models", self._models),
+                Route("/models/load", self._load, methods=["POST"]),
+                Route("/models/unload", self._unload, methods=["POST"]),
+                Route("/v1/models/{model:path}", self._model),
+                *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
+                *(Route(path, passing) for path in _ENGINE_PATHS),
+            ],
+            middleware=[Middleware(Guard, settings=self._settings)],
+            exception_handlers=EXCEPTION_HANDLERS,
+        )
+        app.state.exchanges = Exchanges()
+        return app
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # what the front answers itself
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": self._model_ids()})
+
+    async def _model(self, request: Request) -> Response:
+        wanted = request.path_params["model"]
+        for model in self._model_ids():
+            if model["id"] == wanted:
+                return JSONResponse(model)
+        raise _no_such_model(wanted, self._model_ids())
+
+    async def _load(self, request: Request) -> Response:
+        engine = await self._engines.load(await _named(request))
+        return JSONResponse({"success": True, **engine.snapshot()})
+
+    async def _unload(self, request: Request) -> Response:
+        model = await _named(request)
+        if not await self._engines.unload(model):
+            raise InvalidRequest(f"{model} is not loaded", param="model")
+        return JSONResponse({"success": True})
+
+    # what is passed on
+
+    async def _pass_on(self, request: Request) -> Any:
+        body = await body_of(request, MAX_BODY_BYTES)
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        model = _model_in(body) if body else request.query_params.get("model")
+        ask = Ask(method=request.method, path=path, body=body, model=model)
+        link = self._decoder_of(model)
+        answer = await (self._ask_peer(link, ask) if link is not None else self._ask_here(ask))
+        return _Passing(answer, request.app.state.exchanges)
+
+    async def _ask_here(self, ask: Ask) -> Answer:
+        """Ask the engine; one that ends before it says anything is asked again once it has been started again."""
+        engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError:
+            await engine.process.until_gone(_NOTICED_WITHIN_S)
+        engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError as error:
+            raise _engine_gone(engine) from error
+
+    async def _ask_engine(self, engine: LoadedEngine, ask: Ask) -> Answer:
+        request = self._client.build_request(
+            ask.method, engine.url + ask.path, content=ask.body, headers={"Content-Type": "application/json"}
+        )
+        with contextlib.ExitStack() as using:
+            using.enter_context(engine.in_use())
+            response = await self._client.send(request, stream=True)
+            return _EngineAnswer(engine, response, using.pop_all())
+
+    async def _engine_for(self, ask: Ask) -> LoadedEngine:
+        model = self._resolve(ask.model)
+        # To look at an engine is no reason to load one.
+        if model is not None and (ask.method == "POST" or self._engines.get(model) is not None):
+            return await self._engines.use(model)
+        engine = self._engines.latest() if model is None else None
+        if engine is not None:
+            return engine
+        loading = self._engines.all()
+        if loading and model is None:
+            raise StillLoading(loading[0].model.model_id, loading[0].progress)
+        if model is not None:
+            raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
+        names = ", ".join(model["id"] for model in self._model_ids()) or "none is on this computer yet"
+        raise Refused(
+            f"no model is loaded: name one in the request's `model` ({names})",
+            status=503,
+            kind="unavailable_error",
+        )
+
+    def _resolve(self, name: str | None) -> str | None:
+        """The model that a request means. Without a name it is whatever is loaded, or the only one there is."""
+        ids = [model["id"] for model in self._model_ids()]
+        if name is None or name == "":
+            return ids[0] if len(ids) == 1 and not self._engines.all() else None
+        if name in ids:
+            return name
+        raise _no_such_model(name, self._model_ids())
+
+    async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
+        params = {"method": ask.method, "path": ask.path, "body": ask.body, "model": ask.model}
+        parts = link.stream(PASSED_ON, params)
+        try:
+            head = await anext(parts)
+        except (PeerLost, PeerRefused) as error:
+            raise Refused(
+                f"{link.peer.name}, which decodes, does not answer: {error}",
+                status=503,
+                kind="unavailable_error",
+                retry_after_s=1,
+            ) from error
+        return _PeerAnswer(head, parts)
+
+    async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
+        """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
+        asked = msgspec.convert(params, _PassedOn)
+        ask = Ask(method=asked.method, path=asked.path, body=asked.body, model=asked.model)
+        try:
+            answer = await self._ask_here(ask)
+        except BatonError as error:
+            headers = {}
+            if isinstance(error, Refused) and error.retry_after_s is not None:
+                headers["retry-after"] = str(error.retry_after_s)
+            yield {"status": status_of(error), "headers": {"content-type": "application/json", **headers}}
+            yield encode_json(error_body(error))
+            return
+        try:
+            yield {"status": answer.status, "headers": dict(answer.headers)}
+            async for part in answer.parts():
+                yield part
+        finally:
+            await answer.close()
+
+
+class _PassedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a peer asks on behalf of its client."""
+
+    method: str
+    path: str
+    body: bytes
+    model: str | None
+
+
+class _EngineAnswer:
+    """What an engine answers; it counts as in use until this is closed."""
+
+    def __init__(self, engine: LoadedEngine, response: httpx.Response, using: contextlib.ExitStack) -> None:
+        self.status = response.status_code
+        self.headers = [(name, value) for name, value in response.headers.items() if name not in _OWN_HEADERS]
+        self._engine = engine
+        self._response = response
+        self._using = using
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._response.aiter_raw():
+                yield part
+        except httpx.HTTPError:
+            yield _broken_off(self.headers, _engine_gone(self._engine))
+
+    async def close(self) -> None:
+        self._using.close()
+        await self._response.aclose()
+
+
+class _PeerAnswer:
+    """What the engine of a peer answers."""
+
+    def __init__(self, head: Mapping[str, Any], parts: Any) -> None:
+        found = msgspec.convert(head, _Head)
+        self.status = found.status
+        self.headers = list(found.headers.items())
+        self._parts = parts
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._parts:
+                yield part
+        except (PeerLost, PeerRefused) as error:
+            yield _broken_off(self.headers, HostError(f"the other computer, which decodes, is gone: {error}"))
+
+    async def close(self) -> None:
+        await self._parts.aclose()
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    status: int
+    headers: dict[str, str]
+
+
+class _Passing:
+    """Sends an answer on as it comes; an ASGI response. A client that goes takes the answer with it."""
+
+    def __init__(self, answer: Answer, exchanges: Exchanges) -> None:
+        self._answer = answer
+        self._exchanges = exchanges
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._exchanges.add(self)
+        self._task = asyncio.create_task(self._send(send))
+        client = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait([self._task, client], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._task.cancel()
+            client.cancel()
+            await asyncio.gather(self._task, client, return_exceptions=True)
+            await self._answer.close()
+            self._exchanges.discard(self)
+
+    def notify_closing(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(self, send: Send) -> None:
+        headers = [
+            (name.encode(), value.encode("latin-1", "replace")) for name, value in self._answer.headers
+        ]
+        await send({"type": "http.response.start", "status": self._answer.status, "headers": headers})
+        async for part in self._answer.parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _named(request: Request) -> str:
+    model = (await content_of(request, MAX_BODY_BYTES)).get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequest("model is missing: name the model", param="model")
+    return model
+
+
+class _ModelOnly(msgspec.Struct):
+    model: Any = None
+
+
+def _model_in(body: bytes) -> str | None:
+    """The model that a request's body names. What is no JSON is for the engine to refuse."""
+    try:
+        model = msgspec.json.decode(body, type=_ModelOnly).model
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest("model must be text", param="model")
+    return model
+
+
+def _no_such_model(name: str, models: list[dict[str, Any]]) -> Refused:
+    names = ", ".join(model["id"] for model in models) or "none yet: fetch one with `baton models get NAME`"
+    return Refused(
+        f"there is no model {name[:100]!r} here; there are: {names}", status=404, kind="invalid_request_error"
+    )
+
+
+def _engine_gone(engine: LoadedEngine) -> Refused:
+    outcome = engine.process.last_outcome
+    why = f": {outcome.reason}" if outcome is not None and not engine.is_ready else ""
+    return Refused(
+        f"the engine of {engine.model.model_id} ended while it answered{why}; it is being started again",
+        status=503,
+        kind="unavailable_error",
+        retry_after_s=1,
+    )
+
+
+def _broken_off(headers: list[tuple[str, str]], error: BatonError) -> bytes:
+    """How an answer ends that has begun and cannot go on: a stream's client is told why."""
+    if dict(headers).get("content-type", "").startswith("text/event-stream"):
+        return sse.data(error_body(error))
+    return b""

@@ -1,0 +1,369 @@
+"""The node's link doctor: probes the link to a paired computer, answers that one's probes, and keeps the ceilings.
+
+A probe's blocking work is done on threads; nothing here keeps the node's loop waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from engine.errors import BatonError, HostError, PeerError, ProtocolError, UserError
+from engine.link.ceilings import Ceiling, Ceilings, ceiling_of, seen_from_there
+from engine.link.elevate import run_helper
+from engine.link.interfaces import Counters, Network, read_network
+from engine.link.privileged import Order
+from engine.link.probe import interface_holding, make_report, read_facts
+from engine.link.probe_path import Say, Target, measure
+from engine.link.probe_ports import ProbePorts
+from engine.link.probe_wire import TOKEN_BYTES
+from engine.link.report import HostFacts, PeerHalf, Report
+from engine.link.tuning import PeerEnd, Preview, preview
+
+if TYPE_CHECKING:
+    from engine.node.peer_link import PeerLink
+
+log = logging.getLogger(__name__)
+
+# Interfaces change in bursts: addresses, routes and speed come one after the other.
+_SETTLE_S = 3.0
+
+# A link that goes up and down is not probed each time.
+_PROBE_AGAIN_AFTER_S = 60.0
+
+_FACTS_TIMEOUT_S = 30.0  # PowerShell's
+
+NO_PEER = (
+    "no paired computer is connected, so only this computer was looked at: `baton pair` joins two computers, and "
+    "`baton status` says whether the other one is there"
+)
+
+
+class _Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """What the other computer answers when it has opened ports for a probe."""
+
+    facts: HostFacts
+    interface: Annotated[str, msgspec.Meta(max_length=256)]
+    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
+class _Answering:
+    """Ports that are open for another computer's probe."""
+
+    def __init__(self, ports: ProbePorts, interface: str, before: Counters) -> None:
+        self.ports = ports
+        self.interface = interface
+        self.before = before
+
+
+class LinkDoctor:
+    """`links` gives the connections to paired computers that are there now; `node_id` is this computer's own."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        node_id: str,
+        links: Callable[[], Sequence[PeerLink]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._links = links
+        self._on_change = on_change
+        self._ceilings = Ceilings(folder / "links.json")
+        self._answering: dict[str, _Answering] = {}
+        self._probing = asyncio.Lock()
+        self._part = ""
+        self._last: Report | None = None
+        self._network: Network | None = None
+        self._rechecking: asyncio.Task[None] | None = None
+        self._rechecked_s = -_PROBE_AGAIN_AFTER_S
+
+    async def start(self) -> None:
+        await self._read_network()
+
+    async def close(self) -> None:
+        if self._rechecking is not None:
+            self._rechecking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._rechecking
+        for peer_id in list(self._answering):
+            await self._stop_answering(peer_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The last report, the part that a running probe is at, and the ceiling of each connected computer."""
+        found: dict[str, Any] = msgspec.to_builtins(
+            {
+                "probing": self._part or None,
+                "report": self._last,
+                "ceilings": {
+                    link.peer.node_id: self.ceiling_for(link.peer.node_id) for link in self._links()
+                },
+            }
+        )
+        return found
+
+    def ceiling_for(self, peer_id: str) -> Ceiling | None:
+        """What the link to that computer was measured to carry; None where it was not, or has changed since."""
+        return self._ceilings.of_peer(peer_id, self._network)
+
+    def handlers(self) -> dict[str, Callable[[PeerLink, Any], Awaitable[Any]]]:
+        return {
+            "link.facts": self._tell_facts,
+            "link.open": self._open,
+            "link.close": self._close,
+            "link.probed": self._hear_ceiling,
+        }
+
+    async def probe(self, say: Say = lambda part: None, *, peer_id: str = "") -> Report:
+        """Probe the link to that paired computer, to the only one, or this computer alone where none is connected.
+
+        `say` is called as each part begins. Raises BatonError.
+        """
+        if self._probing.locked():
+            raise UserError("the link is being probed already: wait until that is done, 15 seconds at most")
+        async with self._probing:
+            try:
+                return await self._probe(self._saying(say), peer_id)
+            finally:
+                self._part = ""
+                self._on_change()
+
+    async def preview_tuning(self, *, interface: str = "", mtu: int | None = None) -> Preview:
+        """What tuning would do here, such that it suits the connected computer as well. Raises BatonError."""
+        link = self._link_to("")
+        peer = await _peer_end(link) if link is not None else None
+        return await asyncio.to_thread(
+            preview,
+            self._node_id,
+            peer=peer,
+            local_host=link.local_host if link is not None else "",
+            interface=interface,
+            mtu=mtu,
+            ceiling=self.ceiling_for(link.peer.node_id) if link is not None else None,
+        )
+
+    async def tune(
+        self, action: Literal["apply", "undo"], *, interface: str = "", mtu: int | None = None
+    ) -> list[str]:
+        """Do it, once the person at this computer has allowed it in the system's own prompt. Raises BatonError."""
+        changes = (
+            (await self.preview_tuning(interface=interface, mtu=mtu)).plan.changes
+            if action == "apply"
+            else ()
+        )
+        if action == "apply" and not changes:
+            return []
+        lines: list[dict[str, Any]] = []
+        await asyncio.to_thread(run_helper, Order(action=action, changes=changes), lines.append)
+        return [str(text) for line in lines for text in line.values()]
+
+    def on_interfaces_changed(self) -> None:
+        """Probe again what is not as it was measured, once things have settled; called on the node's loop."""
+        if self._rechecking is None or self._rechecking.done():
+            self._rechecking = asyncio.create_task(self._recheck())
+
+    async def _recheck(self) -> None:
+        await asyncio.sleep(_SETTLE_S)
+        try:
+            await self._read_network()
+            self._on_change()
+            if self._probing.locked() or time.monotonic() < self._rechecked_s + _PROBE_AGAIN_AFTER_S:
+                return
+            for link in self._links():
+                peer_id = link.peer.node_id
+                was_known = self._ceilings.of_peer(peer_id) is not None
+                # One of the two does it, and tells the other.
+                if was_known and self.ceiling_for(peer_id) is None and self._node_id < peer_id:
+                    self._rechecked_s = time.monotonic()
+                    await self.probe(peer_id=peer_id)
+        except BatonError as error:
+            log.info("the link was not probed again: %s", error)
+
+    async def _read_network(self) -> None:
+        try:
+            self._network = await asyncio.to_thread(read_network)
+        except HostError as error:
+            log.info("interfaces could not be read: %s", error)
+
+    def _saying(self, say: Say) -> Say:
+        """`say` and the snapshot, from whichever thread."""
+        loop = asyncio.get_running_loop()
+
+        def on_loop(part: str) -> None:
+            self._part = part
+            say(part)
+            self._on_change()
+
+        def from_anywhere(part: str) -> None:
+            loop.call_soon_threadsafe(on_loop, part)
+
+        return from_anywhere
+
+    async def _probe(self, say: Say, peer_id: str) -> Report:
+        began_s = time.time()
+        say("interfaces of both computers")
+        here = await asyncio.to_thread(read_facts)
+        self._network = here.network
+        link = self._link_to(peer_id)
+        if link is None:
+            self._last = make_report(here, began_s=began_s, missing=NO_PEER)
+            return self._last
+        peer, missing = await self._probe_peer(link, here, say)
+        self._last = make_report(here, began_s=began_s, peer=peer, missing=missing)
+        await self._keep(link)
+        return self._last
+
+    def _link_to(self, peer_id: str) -> PeerLink | None:
+        links = self._links()
+        if not peer_id:
+            return links[0] if links else None
+        for link in links:
+            if link.peer.node_id == peer_id:
+                return link
+        raise UserError("that computer is not connected: `baton status` lists those that are")
+
+    async def _probe_peer(self, link: PeerLink, here: HostFacts, say: Say) -> tuple[PeerHalf | None, str]:
+        """The other computer's half, and what of it could not be measured."""
+        try:
+            opened = _checked(await link.call("link.open", None, timeout_s=_FACTS_TIMEOUT_S), _Opened)
+        except PeerError as error:
+            return None, f"{link.peer.name} did not take part in the probe: {error}"
+        local = interface_holding(here.network, link.local_host)
+        half = PeerHalf(
+            node_id=link.peer.node_id,
+            name=link.peer.name,
+            facts=opened.facts,
+            local_interface=local,
+            peer_interface=opened.interface,
+        )
+        target = Target(
+            local_host=link.local_host,
+            peer_host=link.remote_host,
+            udp_port=opened.udp_port,
+            tcp_port=opened.tcp_port,
+            token=opened.token,
+        )
+        try:
+            try:
+                path = await asyncio.to_thread(
+                    measure,
+                    target,
+                    local_mtu=_mtu(here.network, local),
+                    peer_mtu=_mtu(opened.facts.network, opened.interface),
+                    say=say,
+                )
+                after = (await asyncio.to_thread(read_network)).named(local)
+            finally:
+                counted = _checked(await link.call("link.close", None, timeout_s=_FACTS_TIMEOUT_S), Counters)
+        except PeerError as error:
+            return half, str(error)
+        before = here.network.named(local)
+        return msgspec.structs.replace(
+            half,
+            path=path,
+            counted_here=after.counters.since(before.counters) if after and before else Counters(),
+            counted_there=counted,
+        ), ""
+
+    async def _keep(self, link: PeerLink) -> None:
+        """Keep what the last report says of the link, here and there."""
+        report = self._last
+        ceiling = ceiling_of(report) if report is not None else None
+        if report is None or ceiling is None:
+            return
+        await asyncio.to_thread(self._ceilings.keep, ceiling)
+        there = report.peer_interface
+        if there is not None:
+            seen = seen_from_there(ceiling, self._node_id, there)
+            with contextlib.suppress(PeerError):
+                await link.call("link.probed", msgspec.to_builtins(seen))
+
+    async def _tell_facts(self, link: PeerLink, params: Any) -> Any:
+        return msgspec.to_builtins(await asyncio.to_thread(read_facts))
+
+    async def _open(self, link: PeerLink, params: Any) -> Any:
+        """Open ports for the other computer's probe; an earlier probe's are closed."""
+        if self._probing.locked():
+            raise UserError("it probes the link itself at this moment: try again in 15 seconds")
+        await self._stop_answering(link.peer.node_id)
+        facts = await asyncio.to_thread(read_facts)
+        try:
+            ports = ProbePorts(link.local_host, link.remote_host)
+        except OSError as error:
+            raise HostError(f"ports for a probe cannot be opened ({error.strerror or error})") from error
+        interface = interface_holding(facts.network, link.local_host)
+        found = facts.network.named(interface)
+        self._answering[link.peer.node_id] = _Answering(
+            ports, interface, found.counters if found else Counters()
+        )
+        opened = _Opened(
+            facts=facts,
+            interface=interface,
+            udp_port=ports.udp_port,
+            tcp_port=ports.tcp_port,
+            token=ports.token,
+        )
+        return msgspec.to_builtins(opened, builtin_types=(bytes,))
+
+    async def _close(self, link: PeerLink, params: Any) -> Any:
+        """Close the ports, and tell what was counted while they were open."""
+        answering = await self._stop_answering(link.peer.node_id)
+        if answering is None:
+            return msgspec.to_builtins(Counters())
+        after = (await asyncio.to_thread(read_network)).named(answering.interface)
+        return msgspec.to_builtins(after.counters.since(answering.before) if after else Counters())
+
+    async def _stop_answering(self, peer_id: str) -> _Answering | None:
+        answering = self._answering.pop(peer_id, None)
+        if answering is not None:
+            await asyncio.to_thread(answering.ports.close)
+        return answering
+
+    async def _hear_ceiling(self, link: PeerLink, params: Any) -> Any:
+        """What the other computer has measured of the link between the two."""
+        ceiling = _checked(params, Ceiling)
+        if ceiling.peer_id == link.peer.node_id:
+            await asyncio.to_thread(self._ceilings.keep, ceiling)
+            await self._read_network()
+            self._on_change()
+        return None
+
+
+async def _peer_end(link: PeerLink) -> PeerEnd | None:
+    """The other computer's end; None where it does not say, as older versions do not."""
+    try:
+        facts = _checked(await link.call("link.facts", timeout_s=_FACTS_TIMEOUT_S), HostFacts)
+    except PeerError as error:
+        log.info("%s does not tell of its network: %s", link.peer.name, error)
+        return None
+    return PeerEnd(
+        node_id=link.peer.node_id,
+        network=facts.network,
+        interface=interface_holding(facts.network, link.remote_host),
+    )
+
+
+def _mtu(network: Network, name: str) -> int:
+    """Of an interface; the largest there is where it is not known."""
+    interface = network.named(name)
+    return interface.mtu if interface is not None else max(each.mtu for each in network.interfaces)
+
+
+def _checked(found: Any, kind: type[Any]) -> Any:
+    """What the other computer said, as `kind`; raises PeerError where it is nothing of the sort."""
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(
+            f"what the other computer says of its link cannot be read ({error}): both need the same version of Baton"
+        ) from error
