@@ -41,8 +41,9 @@ from engine.gguf.reader import MAX_PARTS, part_paths
 from engine.handoff.courier_process import tls_environment
 from engine.handoff.transport import Address
 from engine.node.identity import Identity
+from engine.node.model_folder import LocalModel, free_names
 from engine.node.peer_link import Offers, PeerLink
-from engine.node.shelf import Shelf, ShelfModel, free_names
+from engine.node.shelf import Shelf
 from engine.node.transfer import FileEntry, TransferJob
 from engine.paths import own_command
 
@@ -166,7 +167,7 @@ class Copies:
             raise InvalidRequest(f"no copy {copy_id[:32]!r} is running")
         copy.stop()
 
-    async def send(self, model: ShelfModel, link: PeerLink) -> AsyncGenerator[Copy, None]:
+    async def send(self, model: LocalModel, link: PeerLink) -> AsyncGenerator[Copy, None]:
         """Copy a model to the peer; gives the copy again and again as it goes on, the last time when it is done.
 
         To close it cancels the copy. Raises UserError for a model that cannot be sent, PeerRefused with the receiver's
@@ -186,7 +187,7 @@ class Copies:
                 yield copy
         yield copy
 
-    async def _send(self, copy: Copy, model: ShelfModel, link: PeerLink) -> AsyncGenerator[None, None]:
+    async def _send(self, copy: Copy, model: LocalModel, link: PeerLink) -> AsyncGenerator[None, None]:
         digests = await self._shelf.digests(model)
         files = tuple(
             FileEntry(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
@@ -258,7 +259,7 @@ class Copies:
         copy.model_id = self._shelf.find(names[0]).model_id
         yield News(model_id=copy.model_id)
 
-    async def _here_already(self, offer: Offer) -> ShelfModel | None:
+    async def _here_already(self, offer: Offer) -> LocalModel | None:
         """The model with that content, if there is one."""
         await self._shelf.refresh()
         for model in self._shelf.models:
@@ -346,7 +347,7 @@ async def _received(
 class _Sender:
     """The sender's side: what the receiver says, and what our own process does."""
 
-    def __init__(self, offer: Offer, model: ShelfModel, link: PeerLink, identity: Identity) -> None:
+    def __init__(self, offer: Offer, model: LocalModel, link: PeerLink, identity: Identity) -> None:
         self._offer = offer
         self._link = link
         self._identity = identity

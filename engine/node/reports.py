@@ -9,11 +9,13 @@ import msgspec
 import psutil
 from msgspec import Meta
 
-from engine.errors import ModelNotFound
+from engine.errors import ModelNotFound, UserError
+from engine.gguf.digest import digest_of_parts
 from engine.node.measure import Measurement, Measurements
+from engine.node.model_folder import LocalModel
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.roles import Report
-from engine.node.shelf import Shelf, ShelfModel
+from engine.node.shelf import Shelf
 
 METHOD = "roles.report"
 
@@ -48,13 +50,16 @@ class Reports:
     def offer_methods(self, offers: Offers) -> None:
         offers.calls[METHOD] = self._answer
 
-    async def measure(self, model: ShelfModel) -> None:
-        """Have reports of this model say how fast it runs here: measured now, if it never was. Raises HostError."""
-        if model.digest is None:
-            await self._shelf.digests(model)
-            model = self._shelf.find(model.path.name)
-        if model.digest is not None:
-            self._measured[model.digest] = await self._measurements.measure(model.path, model.digest)
+    async def measure(self, model: LocalModel) -> Measurement:
+        """Have reports of this model say how fast it runs here: measured now, if it never was.
+
+        Raises UserError for a model that cannot be run, ProcessFailed or HostError.
+        """
+        if model.problem:
+            raise UserError(f"{model.model_id} cannot be run: {model.problem}")
+        digest = digest_of_parts(await self._shelf.digests(model))
+        self._measured[digest] = await self._measurements.measure(model.path, digest)
+        return self._measured[digest]
 
     def of(self, about: About, peer_id: str) -> Report:
         """This computer's report to that peer."""
@@ -89,7 +94,7 @@ class Reports:
         about = msgspec.convert(params, About)
         return msgspec.to_builtins(self.of(about, link.peer.node_id))
 
-    def _model(self, digest: str) -> ShelfModel | None:
+    def _model(self, digest: str) -> LocalModel | None:
         try:
             return self._shelf.find(digest)
         except ModelNotFound:

@@ -19,7 +19,8 @@ from engine.handoff.transport import Address
 from engine.node import copies
 from engine.node.copies import CallMe, Copies, News, Offer
 from engine.node.identity import Identity
-from engine.node.shelf import Folder, Shelf
+from engine.node.model_folder import Folder
+from engine.node.shelf import Shelf
 from engine.node.transfer import FileEntry
 from tests.engine.node.glue import End, two_ends
 from tests.engine.node.models_at_hand import write_model
