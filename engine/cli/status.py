@@ -146,10 +146,8 @@ def _engine_line(engine: dict[str, Any]) -> str:
 
 
 def _ceiling_line(ceiling: dict[str, Any]) -> str:
-    return (
-        f"{ceiling['goodput_there_gbps']:.2f} Gbit/s there and {ceiling['goodput_here_gbps']:.2f} back, "
-        f"packets of {ceiling['mtu']} bytes"
-    )
+    mtu = f", packets of {ceiling['path_mtu']} bytes" if ceiling["path_mtu"] else ""
+    return f"{ceiling['send_gbps']:.2f} Gbit/s there, {ceiling['receive_gbps']:.2f} back{mtu}"
 
 
 def _worker_line(worker: dict[str, Any]) -> str:

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import BatonError, ModelNotFound, PeerLost
+from engine.errors import BatonError, PeerLost
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
 from engine.node.engines import Engines, LoadedEngine
@@ -59,17 +59,18 @@ class Cluster:
         engines: Engines,
         *,
         prefiller_for: Callable[[LoadedEngine], PeerLink | None],
-        digest_of: Callable[[str], str | None],
-        engine_flags: Callable[[], tuple[int, int]],
+        digest_of: Callable[[str], Awaitable[str]],
+        n_ctx: int,
+        n_slots: int,
         is_paired: Callable[[str], bool],
         trust: TrustStore,
         on_change: Callable[[], None],
     ) -> None:
-        """`digest_of(model)` is that of its file here, slow; `engine_flags` are an engine's context and slots."""
+        """`digest_of(model)` is that of its file here; it may have to be read through first."""
         self._engines = engines
         self._prefiller_for = prefiller_for
         self._digest_of = digest_of
-        self._engine_flags = engine_flags
+        self._n_ctx, self._n_slots = n_ctx, n_slots
         self._is_paired = is_paired
         self._trust = trust
         self._on_change = on_change
@@ -158,13 +159,14 @@ class Cluster:
     async def _join(self, join: _Join) -> None:
         engine, link = join.engine, join.link
         model_id = engine.model.model_id
-        digest = await asyncio.to_thread(self._digest_of, model_id)
-        if digest is None:
-            raise ModelNotFound(f"{model_id} is not among this computer's models any more")
-        join.digest = digest
+        join.digest = await self._digest_of(model_id)
         self._trust.add_certificate(link.peer.certificate_der)
-        n_ctx, n_slots = self._engine_flags()
-        asked = {"digest": digest, "model": model_id, "n_ctx": n_ctx, "n_slots": n_slots}
+        asked = {
+            "digest": join.digest,
+            "model": model_id,
+            "n_ctx": self._n_ctx,
+            "n_slots": self._n_slots,
+        }
         self._note(join, f"{link.peer.name} is loading it")
         if link.is_dialled:
             started = await link.call(START, asked, timeout_s=_START_TIMEOUT_S)

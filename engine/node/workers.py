@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,6 @@ from msgspec import Meta
 from engine import config
 from engine.errors import ModelNotFound, PeerRefused
 from engine.handoff.transport import Address
-from engine.node.engines import ModelFile
 from engine.node.identity import TrustStore
 from engine.node.listening import listening_fault
 from engine.node.logs import RotatingLog
@@ -68,7 +67,8 @@ class Workers:
     def __init__(
         self,
         *,
-        find: Callable[[str], ModelFile | None],
+        find: Callable[[str], Awaitable[Path | None]],
+        name: str,
         links: Callable[[], PeerLinks],
         trust: TrustStore,
         words: Sequence[str],
@@ -76,8 +76,9 @@ class Workers:
         log_folder: Path,
         on_change: Callable[[], None],
     ) -> None:
-        """`find` gives the model with a digest; `words` are the flags that every worker gets."""
+        """`find` gives the file of the model with a digest; `words` are the flags that every worker gets."""
         self._find = find
+        self._name = name
         self._links = links
         self._trust = trust
         self._words = tuple(words)
@@ -106,11 +107,9 @@ class Workers:
         ]
 
     @property
-    def n_running(self) -> int:
-        return len(self._workers)
-
-    def is_in_use(self, model_id: str) -> bool:
-        return any(worker.asked.model == model_id for worker in self._workers.values())
+    def models(self) -> set[str]:
+        """What is loaded for others."""
+        return {worker.asked.model for worker in self._workers.values()}
 
     async def start(self, link: PeerLink, params: Any) -> Any:
         """`prefill.start`: have a worker ready; its port where it waits to be called. Raises PeerRefused."""
@@ -121,8 +120,13 @@ class Workers:
             await self._end(key)
             worker = None
         if worker is None:
-            worker = self._new(link, asked)
-            self._workers[key] = worker
+            path = await self._find(asked.digest)
+            if path is None:
+                raise ModelNotFound(
+                    f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
+                    f"`baton models send {asked.model}`"
+                )
+            worker = self._workers[key] = self._new(link, asked, path)
             worker.process.start()
             self._on_change()
         await worker.process.until_settled(_LOAD_TIMEOUT_S)
@@ -170,15 +174,9 @@ class Workers:
             self._on_change()
             await worker.process.stop()
 
-    def _new(self, link: PeerLink, asked: StartPrefill) -> _Worker:
-        model = self._find(asked.digest)
-        if model is None:
-            raise ModelNotFound(
-                f"{asked.model} is not on this computer, or another version of it is: copy it here with "
-                f"`baton models send {asked.model}`"
-            )
+    def _new(self, link: PeerLink, asked: StartPrefill, path: Path) -> _Worker:
         self._trust.add_certificate(link.peer.certificate_der)
-        words = ["worker", "--model", str(model.path), "--trust", link.peer.fingerprint, *self._words]
+        words = ["worker", "--model", str(path), "--trust", link.peer.fingerprint, *self._words]
         words += ["--ctx", str(asked.n_ctx), "--slots", str(asked.n_slots)]
         if asked.dial is not None:
             words += ["--dial", str(Address(host=link.remote_host, port=asked.dial))]

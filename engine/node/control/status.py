@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,9 +29,15 @@ async def _status(request: Request) -> Response:
     node = request.app.state.node
     links: list[PeerLink] = node.links.all()
     told = dict(await asyncio.gather(*map(_ask, links)))
-    here = await node.describe()
-    peers = [{**peer, "node": told.get(peer["node_id"])} for peer in node.links.snapshot()]
-    return JSONResponse({"node": here, "peers": peers, "roles": node.news.part("roles")})
+    peers = [
+        {
+            **peer,
+            "node": told.get(peer["node_id"]),
+            "ceiling": msgspec.to_builtins(node.link_doctor.ceiling_for(peer["node_id"])),
+        }
+        for peer in node.links.snapshot()
+    ]
+    return JSONResponse({"node": node.describe(), "peers": peers})
 
 
 async def _ask(link: PeerLink) -> tuple[str, Any]:
