@@ -35,6 +35,7 @@ from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.front import PASSED_ON, Front
 from engine.node.identity import Identity, TrustStore
 from engine.node.link_doctor import LinkDoctor
+from engine.node.model_folder import Folder, LocalModel
 from engine.node.news import News
 from engine.node.pairing_port import PairingPort
 from engine.node.peer_link import Offers, PeerLink
@@ -43,7 +44,7 @@ from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, 
 from engine.node.peers import PeerBook
 from engine.node.presence import Place
 from engine.node.secrets import Secrets
-from engine.node.shelf import Folder, Shelf, ShelfModel, needed_bytes
+from engine.node.shelf import Shelf
 from engine.node.supervisor import State
 from engine.node.wake_on_lan import WakeOnLan
 from engine.node.workers import START, STOP, Workers
@@ -242,7 +243,7 @@ class Node:
         )
         self.copies = Copies(
             self.shelf,
-            identity_dir(options.identity),
+            self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
         )
         self.awake = Awake(on_change=add("awake", lambda: self.awake.snapshot()))
@@ -294,6 +295,7 @@ class Node:
         self.offers.calls.update(self.link_doctor.handlers())
         self.offers.calls.update(self.wake_on_lan.handlers())
         self.offers.news.update(self.peers.news())
+        self.shelf.offer_methods(self.offers)
         self.copies.offer_methods(self.offers)
 
     # what the parts are told of each other
@@ -358,9 +360,7 @@ class Node:
         if model.problem:
             raise UnsupportedModel(f"{model_id}: {model.problem}")
         options = self.options
-        needed = await asyncio.to_thread(
-            needed_bytes, model.path, n_ctx=options.n_ctx, n_slots=options.n_slots
-        )
+        needed = model.needed_bytes(n_ctx=options.n_ctx, n_slots=options.n_slots)
         return ModelFile(model_id=model.model_id, path=model.path, needed_bytes=needed)
 
     async def _find_digest(self, digest: str) -> Path | None:
@@ -375,7 +375,7 @@ class Node:
         model = self.shelf.find(model_id)
         return model.digest or await self._read_digest(model)
 
-    async def _read_digest(self, model: ShelfModel) -> str:
+    async def _read_digest(self, model: LocalModel) -> str:
         return digest_of_parts(await self.shelf.digests(model))
 
     def _list_models(self) -> list[dict[str, Any]]:

@@ -60,7 +60,9 @@ class LocalModel:
         """
         if self.spec is None:
             return 0
-        return _needed_bytes(self.spec, self.weight_bytes, n_ctx=n_ctx, n_slots=n_slots)
+        n_ctx = min(n_ctx, self.spec.context_length)
+        cache = self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots)
+        return self.weight_bytes + cache.total_bytes() + ENGINE_BYTES
 
     def kv_bytes_per_token(self) -> int:
         """What one position of a prompt adds to the cache, and to a handoff; 0 for one that cannot be run."""
@@ -102,18 +104,6 @@ class ToldModel(msgspec.Struct, frozen=True, kw_only=True):
     n_params: Annotated[int, Meta(ge=0)]
     n_ctx_train: Annotated[int, Meta(ge=0)]
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None
-
-
-def needed_bytes(path: Path, *, n_ctx: int, n_slots: int) -> int:
-    """As `LocalModel.needed_bytes`, of any file. Raises as `GGUFFile.open` and `read_spec` do."""
-    with GGUFFile.open(path) as file:
-        return _needed_bytes(read_spec(file.metadata), _weight_bytes(file), n_ctx=n_ctx, n_slots=n_slots)
-
-
-def _needed_bytes(spec: ModelSpec, weight_bytes: int, *, n_ctx: int, n_slots: int) -> int:
-    n_ctx = min(n_ctx, spec.context_length)
-    cache = spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots)
-    return weight_bytes + cache.total_bytes() + ENGINE_BYTES
 
 
 def _weight_bytes(file: GGUFFile) -> int:

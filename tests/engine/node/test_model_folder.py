@@ -17,7 +17,6 @@ from engine.node.model_folder import (
     Folder,
     find_model,
     import_model,
-    needed_bytes,
     remove_model,
 )
 from engine.node.progress import Silent
@@ -191,13 +190,12 @@ def test_a_model_is_found_by_id_file_or_digest(folder: Folder) -> None:
 
 
 def test_what_a_model_needs_grows_with_slots_and_context(folder: Folder) -> None:
-    path = write_model(folder.path / "a.gguf", n_bytes=1 << 20, n_ctx=2048)
+    write_model(folder.path / "a.gguf", n_bytes=1 << 20, n_ctx=2048)
     row = 2 * KV_HEADS * HEAD_DIM * 2
     (model,) = folder.models()
     assert model.kv_bytes_per_token() == LAYERS * row
     base = (1 << 20) + ENGINE_BYTES
     for n_ctx, n_slots in ((1024, 1), (1024, 4), (2048, 2)):
-        assert needed_bytes(path, n_ctx=n_ctx, n_slots=n_slots) == base + n_slots * n_ctx * LAYERS * row
-    assert model.needed_bytes(n_ctx=1024, n_slots=4) == needed_bytes(path, n_ctx=1024, n_slots=4)
+        assert model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots) == base + n_slots * n_ctx * LAYERS * row
     # no slot is longer than what the model was trained for
-    assert needed_bytes(path, n_ctx=1 << 20, n_slots=1) == needed_bytes(path, n_ctx=2048, n_slots=1)
+    assert model.needed_bytes(n_ctx=1 << 20, n_slots=1) == model.needed_bytes(n_ctx=2048, n_slots=1)
