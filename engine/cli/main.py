@@ -71,6 +71,7 @@ COMMANDS = {
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "report": Command(module="engine.cli.report", help="write a zip for a bug report; nothing is sent"),
     "devices": Command(module="engine.cli.devices", help="tell what can compute here", hidden=True),
+    "measure": Command(module="engine.cli.measure", help="how fast this computer runs a model", hidden=True),
     "transfer": Command(
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),

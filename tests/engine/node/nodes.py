@@ -56,7 +56,9 @@ class NodeProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name, *self._flags]
+        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name]
+        # what is measured while a test runs would change roles in the middle of it
+        words += ["--measure", "never", *self._flags]
         with (self.folder / "node-stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words,
