@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr()
 
     from engine.node.logs import node_log_handler, trim_stderr
-    from engine.paths import node_log, service_log
+    from engine.paths import service_log
 
     trim_stderr(service_log())
     log_to(node_log_handler(node_log()))

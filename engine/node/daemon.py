@@ -471,19 +471,22 @@ class Node:
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
-        model_id = engine.model.model_id
-        return next((link for link in self.links.all() if self._is_role(link, model_id, decodes=False)), None)
+        here, model_id = self.identity.node_id, engine.model.model_id
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and (roles.prefill, roles.decode) == (link.peer.node_id, here):
+                return link
+        return None
 
-    def _decoder_of(self, model: str | None) -> PeerLink | None:
-        return next((link for link in self.links.all() if self._is_role(link, model, decodes=True)), None)
-
-    def _is_role(self, link: PeerLink, model_id: str | None, *, decodes: bool) -> bool:
-        """Whether the other computer decodes, or prefills for this one; before that is agreed, ids decide."""
-        here, there = self.identity.node_id, link.peer.node_id
-        roles = self.agreement.with_peer(there, model_id)
-        if roles is None:
-            return there < here if decodes else here < there
-        return roles.decode == there if decodes else (roles.prefill, roles.decode) == (there, here)
+    def _decoder_of(self, model_id: str | None) -> PeerLink | None:
+        """The link with who decodes that model; what names none concerns what is loaded here, if anything is."""
+        if model_id is None and self.engines.all():
+            return None
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and roles.decode == link.peer.node_id:
+                return link
+        return None
 
     def _link_bytes_per_s(self, node_id: str) -> float | None:
         """What the link carries in the worse of both directions, where it was probed."""
