@@ -39,7 +39,7 @@ from engine.handoff.target import Target
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, begin_loading
-from engine.node.catalogue import load_catalogue
+from engine.node.catalogue import model_id_of
 from engine.node.identity import Identity
 from engine.node.known_rates import KnownRates
 from engine.paths import cache_dir, identity_dir
@@ -357,9 +357,8 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
 
 
 def _model_info(path: Path, file: GGUFFile, model: Model) -> ModelInfo:
-    names = {entry.file: entry.name for entry in load_catalogue().values()}
     return ModelInfo(
-        model_id=names.get(path.name, path.stem),
+        model_id=model_id_of(path),
         created=int(path.stat().st_mtime),
         n_ctx_train=model.spec.context_length,
         n_vocab=model.spec.n_vocab,

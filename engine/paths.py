@@ -35,6 +35,11 @@ def log_dir() -> Path:
     return platformdirs.user_log_path(_NAME, appauthor=False)
 
 
+def node_log() -> Path:
+    """The log of the node itself; those of its engines are beside it."""
+    return log_dir() / "node.log"
+
+
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
     given = os.environ.get("BATON_MODELS")

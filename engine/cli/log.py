@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import TextIO
 
+from engine.mistakes import MistakeFormatter
 from engine.repeats import Repeats
 
 # The same line, or the same state of a link, is not said again within this.
@@ -18,9 +19,14 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 def log_to_stderr() -> None:
     """Log warnings and worse, and what Baton itself has to tell."""
-    handler = logging.StreamHandler(sys.stderr)
+    log_to(logging.StreamHandler(sys.stderr))
+
+
+def log_to(handler: logging.Handler) -> None:
+    """The same to wherever `handler` leads; each may be one of several."""
     handler.addFilter(OnceInAWhile(Repeats(_LOG_AGAIN_S)))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, format=_FORMAT)
+    handler.setFormatter(MistakeFormatter(_FORMAT))
+    logging.getLogger().addHandler(handler)
     logging.getLogger("engine").setLevel(logging.INFO)
 
 

@@ -54,6 +54,7 @@ COMMANDS = {
         module="engine.cli.node",
         help="run this computer's daemon: it finds the other computer and keeps engines and endpoint up",
     ),
+    "pair": Command(module="engine.cli.pair", help="join this computer with another one, by a code"),
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),
     "link": Command(
@@ -62,6 +63,7 @@ COMMANDS = {
     "service": Command(
         module="engine.cli.service", help="have this computer's node started by the system, and kept running"
     ),
+    "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
     "transfer": Command(
@@ -116,9 +118,8 @@ def _forget_stdout() -> None:
 
 def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
-    import traceback
-
     from engine.files import private_opener
+    from engine.mistakes import account_of
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"
@@ -126,7 +127,7 @@ def _own_up(error: Exception) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a", encoding="utf-8", errors="backslashreplace", opener=private_opener) as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{traceback.format_exc()}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {baton_version()}\n{account_of(error)}\n")
     except OSError:
         return f"{what}; please report it"
     return f"{what}; please report it, with the end of {file}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import log_to_stderr, tell
+from engine.cli.log import log_to, log_to_stderr, tell
 from engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EXAMPLE = """\
 
 SETTINGS = [
     *(config.NODE_NAME, config.HOST, config.PORT, config.NODE_LISTEN_PORT, config.PRELOAD),
-    *(config.SLOTS, config.CTX, config.IDENTITY),
+    *(config.SLOTS, config.CTX, config.IDENTITY, config.KEYRING),
 ]
 
 # From being told to end to the end of the engines and of what else is open; the rest is left to the system.
@@ -53,6 +53,11 @@ def run(args: argparse.Namespace) -> int:
             "must send"
         )
     log_to_stderr()
+
+    from engine.node.logs import node_log_handler
+    from engine.paths import node_log
+
+    log_to(node_log_handler(node_log()))
 
     from engine.node.daemon import Node, NodeOptions
 

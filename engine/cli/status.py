@@ -1,10 +1,11 @@
-"""`baton status`: the endpoint's health, slots and worker, and every engine that runs on this computer."""
+"""`baton status`: this computer and the ones it is paired with, the endpoint's slots and worker, and every engine."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 from engine.config import HOST, PORT, add_flags
 from engine.errors import BatonError
@@ -27,8 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when the endpoint answers, 1 when it does not."""
-    endpoint = _ask(Endpoint(args.host, args.port))
-    report = {"endpoint": endpoint, "engines": list_running()}
+    cluster, node_url = _ask_node()
+    host, port = args.host, args.port
+    if node_url and (host, port) == (HOST.default, PORT.default):
+        place = urlsplit(node_url)
+        host, port = place.hostname or host, place.port or port
+    endpoint = _ask(Endpoint(host, port))
+    report = {"cluster": cluster, "endpoint": endpoint, "engines": list_running()}
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -36,23 +42,35 @@ def run(args: argparse.Namespace) -> int:
     return 0 if endpoint["status"] == "ok" else 1
 
 
+def _ask_node() -> tuple[dict[str, Any] | None, str]:
+    """What the node says of all computers, and where its endpoint is; None where no node runs or can be asked."""
+    from engine.node.client import NodeClient
+
+    try:
+        client = NodeClient.find()
+        status: dict[str, Any] = client.get("/status")
+    except BatonError:
+        return None, ""
+    return status, client.endpoint
+
+
 def _ask(endpoint: Endpoint) -> dict[str, Any]:
     """`status` is "ok", "absent", or the endpoint's own sentence on why it cannot answer."""
+    empty: dict[str, Any] = {"url": endpoint.url, "models": [], "slots": [], "worker": None}
     try:
         health = endpoint.get("/health", timeout_s=_TIMEOUT_S)
         models = endpoint.get("/v1/models", timeout_s=_TIMEOUT_S)["data"]
-        slots = endpoint.get("/slots", timeout_s=_TIMEOUT_S)
     except NoEndpoint:
-        return {"url": endpoint.url, "status": "absent", "models": [], "slots": [], "worker": None}
+        return {**empty, "status": "absent"}
     except BatonError as error:
-        return {"url": endpoint.url, "status": str(error), "models": [], "slots": [], "worker": None}
-    return {
-        "url": endpoint.url,
-        "status": health.get("status", "unknown"),
-        "models": [model["id"] for model in models],
-        "slots": slots,
-        "worker": _ask_worker(endpoint),
-    }
+        return {**empty, "status": str(error)}
+    found = {**empty, "status": health.get("status", "unknown"), "models": [model["id"] for model in models]}
+    try:
+        found["slots"] = endpoint.get("/slots", timeout_s=_TIMEOUT_S)
+    except BatonError as error:
+        # A node answers before a model is loaded; an engine that is still loading says so itself.
+        return {**found, "note": str(error)}
+    return {**found, "worker": _ask_worker(endpoint)}
 
 
 def _ask_worker(endpoint: Endpoint) -> dict[str, Any] | None:
@@ -65,11 +83,15 @@ def _ask_worker(endpoint: Endpoint) -> dict[str, Any] | None:
 
 
 def _print(report: dict[str, Any]) -> None:
+    if report["cluster"] is not None:
+        _print_cluster(report["cluster"])
     endpoint = report["endpoint"]
     if endpoint["status"] == "absent":
-        print(f"endpoint  {endpoint['url']}  nothing answers; start it with: baton serve")
+        print(f"endpoint  {endpoint['url']}  nothing answers; start it with: baton node")
     else:
         print(f"endpoint  {endpoint['url']}  {endpoint['status']}  {', '.join(endpoint['models'])}")
+    if endpoint.get("note"):
+        print(f"  {endpoint['note']}")
     for slot in endpoint["slots"]:
         used = f"{slot['n_cached_tokens']} of {slot['n_ctx']} tokens"
         print(f"  slot {slot['id']}  {slot['state']:<16} {used}")
@@ -82,9 +104,55 @@ def _print(report: dict[str, Any]) -> None:
         print(f"{engine['role']:<9} {where}  {engine['model']}  (process {engine['pid']})")
 
 
+def _print_cluster(cluster: dict[str, Any]) -> None:
+    """Each computer with what it does, so that one look tells whether the two work together."""
+    here = cluster["node"]
+    width = max(len(name) for name in (here["name"], *(peer["name"] for peer in cluster["peers"])))
+    print(f"{here['name']:<{width}}  this computer, Baton {here['baton']}")
+    _print_node(here, width)
+    for peer in cluster["peers"]:
+        print(f"{peer['name']:<{width}}  {_peer_line(peer)}")
+        if peer["node"] is not None:
+            _print_node(peer["node"], width)
+        if peer["ceiling"]:
+            print(f"{'':<{width}}  cable: {_ceiling_line(peer['ceiling'])}")
+    if not cluster["peers"]:
+        print("No other computer is paired with this one: baton pair")
+
+
+def _print_node(node: dict[str, Any], width: int) -> None:
+    indent = " " * (width + 2)
+    for engine in node["engines"]:
+        print(f"{indent}decodes {engine['model']}: {_engine_line(engine)}")
+    for join in node["joins"]:
+        if join["note"]:
+            print(f"{indent}no worker for {join['model']} on {join['prefill']} yet: {join['note']}")
+    for worker in node["workers"]:
+        print(f"{indent}prefills {worker['model']} for {worker['for']}: {_engine_line(worker)}")
+    for note in node["notes"]:
+        print(f"{indent}{note}")
+
+
+def _peer_line(peer: dict[str, Any]) -> str:
+    if not peer["connected"]:
+        return f"paired, away: {peer['note']}"
+    return f"connected at {peer['address']}, Baton {peer['baton']}"
+
+
+def _engine_line(engine: dict[str, Any]) -> str:
+    if engine["state"] == "ready" or not engine["last_exits"]:
+        return str(engine["state"])
+    return f"{engine['state']}, as {engine['last_exits'][-1]['reason']}"
+
+
+def _ceiling_line(ceiling: dict[str, Any]) -> str:
+    mtu = f", packets of {ceiling['path_mtu']} bytes" if ceiling["path_mtu"] else ""
+    return f"{ceiling['send_gbps']:.2f} Gbit/s there, {ceiling['receive_gbps']:.2f} back{mtu}"
+
+
 def _worker_line(worker: dict[str, Any]) -> str:
     if not worker["configured"]:
-        return "none configured: prompts are prefilled here"
+        return "none: prompts are prefilled here"
     if not worker["connected"]:
         return f"not connected, prompts are prefilled here: {worker['note']}"
     return f"connected, {worker['peer']}; {_route(worker)}"

@@ -73,7 +73,7 @@ class GGUFFile:
             )
         with contextlib.ExitStack() as undo:
             parts = []
-            for number, part_path in enumerate(_part_paths(path)):
+            for number, part_path in enumerate(part_paths(path)):
                 part = _Part(part_path, number)
                 undo.callback(part.close)
                 parts.append(part)
@@ -169,8 +169,17 @@ def _map_file(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _part_paths(path: Path) -> Iterator[Path]:
-    """All parts that the name of `path` speaks of, in order; only itself where it speaks of none."""
+def model_stem(path: Path) -> str:
+    """The name of the model's file without its ending, and without which part it is."""
+    match = _PART_NAME.fullmatch(path.name)
+    return path.stem if match is None else match["stem"]
+
+
+def part_paths(path: Path) -> Iterator[Path]:
+    """All parts that the name of `path` speaks of, in order; only itself where it speaks of none.
+
+    Raises ModelFileError for numbers that cannot be.
+    """
     match = _PART_NAME.fullmatch(path.name)
     if match is None:
         yield path

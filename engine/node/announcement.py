@@ -23,7 +23,7 @@ MAX_NAME_LETTERS = 60
 _MAX_NAME_BYTES = 200
 
 _NODE_ID = re.compile(r"[0-9a-f]{32}")
-_INSTANCE = re.compile(r"[0-9a-f]{16}")
+_INSTANCE = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 _UNNAMED = "a computer without a name"
@@ -34,7 +34,8 @@ class Announcement:
     """One node, as it runs now.
 
     `instance` is drawn at random at each start: two that show the same `node_id` are two computers with one identity.
-    `pairing_port` is there while the node shows a code.
+    `pairing_port` is there while the node shows a code. `n_changes` counts what was announced before: a cache that sees
+    an entry once more tells nobody, so none is ever the same again. It is not read.
     """
 
     node_id: str
@@ -43,6 +44,7 @@ class Announcement:
     version: str
     port: int
     pairing_port: int | None = None
+    n_changes: int = 0
 
     def properties(self) -> dict[bytes, bytes]:
         """The TXT entries; the port goes with the service."""
@@ -52,6 +54,7 @@ class Announcement:
             b"start": self.instance.encode(),
             b"name": clean_name(self.name).encode(),
             b"baton": self.version.encode(),
+            b"n": str(self.n_changes).encode(),
         }
         if self.pairing_port is not None:
             entries[b"pair"] = str(self.pairing_port).encode()
@@ -72,7 +75,7 @@ class Announcement:
 
 
 def new_instance() -> str:
-    return secrets.token_hex(8)
+    return secrets.token_hex(16)
 
 
 def clean_name(text: str) -> str:

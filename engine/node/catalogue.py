@@ -6,9 +6,11 @@ import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelNotFound
+from engine.gguf.reader import model_stem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,12 @@ def find_model(name: str) -> CatalogueModel:
     if name not in catalogue:
         raise ModelNotFound(f"{name}: no such model in the catalogue; it has {', '.join(catalogue)}")
     return catalogue[name]
+
+
+def model_id_of(path: Path) -> str:
+    """What the endpoint calls the model of that file: its name in the catalogue, or the file's."""
+    names = {model.file: model.name for model in load_catalogue().values()}
+    return names.get(path.name) or model_stem(path)
 
 
 def _parse_source(entry: dict[str, Any]) -> Source:

@@ -13,24 +13,41 @@ import platform
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
+from starlette.routing import BaseRoute
 
+from engine.errors import UnsupportedModel
+from engine.gguf.digest import digest_of_parts
+from engine.link.permission import LocalNetworkPermission
 from engine.node.announcement import clean_name
+from engine.node.awake import Awake
+from engine.node.cluster import Cluster
+from engine.node.control import discovery, pairing, permission, status, wake
+from engine.node.control import link as link_control
 from engine.node.control.app import build_control_app
+from engine.node.control.status import DESCRIBE
+from engine.node.copies import Copies
 from engine.node.discovery import Discovery
-from engine.node.engines import Engines, Memory, ModelFile
+from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.front import PASSED_ON, Front
-from engine.node.identity import Identity
+from engine.node.identity import Identity, TrustStore
+from engine.node.link_doctor import LinkDoctor
 from engine.node.news import News
+from engine.node.pairing_port import PairingPort
 from engine.node.peer_link import Offers, PeerLink
-from engine.node.peer_links import PeerLinks
+from engine.node.peer_links import PeerLinks, split_node_address
 from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.peers import PeerBook
 from engine.node.presence import Place
 from engine.node.secrets import Secrets
-from engine.paths import identity_dir, log_dir, peers_file
+from engine.node.shelf import Folder, Shelf, ShelfModel, needed_bytes
+from engine.node.supervisor import State
+from engine.node.wake_on_lan import WakeOnLan
+from engine.node.workers import START, STOP, Workers
+from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file
 from engine.server.run import HttpServer, is_loopback
 from engine.server.settings import ServerSettings
 from engine.version import baton_version
@@ -49,23 +66,26 @@ class NodeOptions:
     port: int
     node_port: int
     model: str | None
+    n_ctx: int
+    n_slots: int
     engine_words: tuple[str, ...]
     identity: str | None
+    use_keyring: bool
     api_key: str | None
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, *, api_key: str | None) -> NodeOptions:
-        words = ["--slots", str(args.slots), "--ctx", str(args.ctx)]
-        if args.identity:
-            words += ["--identity", args.identity]
         return cls(
             name=clean_name(args.name or platform.node()),
             host=args.host,
             port=args.port,
             node_port=args.node_port,
             model=args.model,
-            engine_words=tuple(words),
+            n_ctx=args.ctx,
+            n_slots=args.slots,
+            engine_words=("--identity", args.identity) if args.identity else (),
             identity=args.identity,
+            use_keyring=args.keyring != "never",
             api_key=api_key,
         )
 
@@ -78,6 +98,7 @@ class Node:
         self.news = News()
         self._place = Place()
         self._stopping = asyncio.Event()
+        self._announcing: set[asyncio.Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, on_ready: OnReady) -> None:
@@ -100,19 +121,67 @@ class Node:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _run(self, on_ready: OnReady) -> None:
+        await self._make()
         options = self.options
-        key_secrets = Secrets(identity_dir(options.identity))
+        token = secrets.token_urlsafe(32)
+        endpoint = HttpServer(self.front.build_app(), host=options.host, port=options.port)
+        control = HttpServer(build_control_app(self, token, _routes()))
+        self.endpoint_url = endpoint.url
+        serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
+        parts = (self.discovery, self.shelf, self.link_doctor, self.permission, self.pairing, self.awake)
+        try:
+            self._node_port = await self.links.start()
+            for part in parts:
+                await part.start()
+            self._place.tell(port=control.port, token=token, endpoint=endpoint.url)
+            on_ready(
+                {"port": control.port, **self._describe(), "peers": [peer.name for peer in self.peers.all()]}
+            )
+            if options.model is not None:
+                await self.engines.load(options.model)
+            await self._stopping.wait()
+        finally:
+            endpoint.stop()
+            control.stop()
+            await asyncio.gather(
+                self.cluster.close(),
+                self.engines.close(),
+                self.workers.close(),
+                self.copies.close(),
+                self.links.close(),
+                *(part.close() for part in parts),
+                *serving,
+                return_exceptions=True,
+            )
+            await self.front.close()
+
+    async def _make(self) -> None:
+        """Make every part; nothing runs yet."""
+        options = self.options
+        key_secrets = Secrets(identity_dir(options.identity), use_keyring=options.use_keyring)
         self.identity = await asyncio.to_thread(_settled_identity, options.identity, key_secrets)
+        self._key_note = key_secrets.note()
+        self._trust = TrustStore(identity_dir(options.identity))
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
+        self._make_network()
+        self._make_models()
+        self._offer()
+        self.news.add("node", self._describe)
+        self.peers.on_change(self.links.look_again)
+
+    def _make_network(self) -> None:
+        """Who is there, who may come in, and what the cable is good for."""
+        options, add = self.options, self.news.add
         self.discovery = Discovery(
             node_id=self.identity.node_id,
             name=options.name,
             version=baton_version(),
             port=options.node_port,
-            on_change=self._on_found,
+            on_change=lambda: self._on_found(),
             remembered=self.peers.all,
         )
+        self._found_changed = add("discovery", self.discovery.snapshot)
         self.links = PeerLinks(
             self.identity,
             self.peers,
@@ -126,67 +195,226 @@ class Node:
             ),
             addresses=self._addresses_of,
             offers=self.offers,
-            on_change=self.news.add("peers", lambda: self.links.snapshot()),
+            on_change=self._on_links,
             on_link=self._on_link,
             port=options.node_port,
         )
+        self._links_changed = add("peers", self.links.snapshot)
+        self.pairing = PairingPort(
+            self.identity,
+            self.peers,
+            name=options.name,
+            baton=baton_version(),
+            node_port=lambda: self._node_port,
+            found=self.discovery.found,
+            on_change=self._on_pairing,
+        )
+        self._pairing_changed = add("pairing", self.pairing.snapshot)
+        self.link_doctor = LinkDoctor(
+            folder=data_dir(),
+            node_id=self.identity.node_id,
+            links=self.links.all,
+            on_change=add("link", lambda: self.link_doctor.snapshot()),
+        )
+        self.permission = LocalNetworkPermission(
+            peer=self._someone,
+            own_host=self._own_host,
+            memory=data_dir() / "local-network-worked",
+            on_change=add("permission", lambda: self.permission.snapshot()),
+        )
+        self.wake_on_lan = WakeOnLan(
+            data_dir() / "wake.json",
+            named=self.peers.named,
+            is_paired=self._is_paired,
+            is_awake=lambda node_id: self.links.get(node_id) is not None,
+            call_it=self.links.look_again,
+        )
+
+    def _make_models(self) -> None:
+        """What there is to load, what is loaded, and what the two computers do together."""
+        options, add = self.options, self.news.add
         engine_key = secrets.token_urlsafe(32)
+        environment = {**os.environ, **self.identity.environment()}
+        self.shelf = Shelf(
+            Folder(models_dir(), cache_dir() / "digests"),
+            on_change=add("models", lambda: self.shelf.snapshot()),
+            in_use=self._models_in_use,
+        )
+        self.copies = Copies(
+            self.shelf,
+            identity_dir(options.identity),
+            on_change=add("copies", lambda: self.copies.snapshot()),
+        )
+        self.awake = Awake(on_change=add("awake", lambda: self.awake.snapshot()))
         self.engines = Engines(
-            models=self._models,
+            find=self._find_model,
             memory=_memory,
-            words=options.engine_words,
-            environment={**os.environ, **self.identity.environment(), "BATON_API_KEY": engine_key},
+            words=[*options.engine_words, "--slots", str(options.n_slots), "--ctx", str(options.n_ctx)],
+            environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
-            on_change=self.news.add("engines", lambda: self.engines.snapshot()),
+            on_change=self._on_engines,
+        )
+        self._engines_changed = add("engines", self.engines.snapshot)
+        self.workers = Workers(
+            find=self._find_digest,
+            name=options.name,
+            links=lambda: self.links,
+            trust=self._trust,
+            words=options.engine_words,
+            environment=environment,
+            log_folder=log_dir(),
+            on_change=self._on_workers,
+        )
+        self._workers_changed = add("workers", self.workers.snapshot)
+        self.cluster = Cluster(
+            self.engines,
+            prefiller_for=self._prefiller_for,
+            digest_of=self._digest_of,
+            n_ctx=options.n_ctx,
+            n_slots=options.n_slots,
+            is_paired=self._is_paired,
+            trust=self._trust,
+            on_change=add("joins", lambda: self.cluster.snapshot()),
         )
         self.front = Front(
             self.engines,
             settings=ServerSettings(api_key=options.api_key, check_host=is_loopback(options.host)),
             engine_key=engine_key,
-            decoder_of=lambda model: None,
-            model_ids=self._model_list,
+            decoder_of=self._decoder_of,
+            models=self._list_models,
+            refresh=self.shelf.refresh,
         )
-        self.offers.streams[PASSED_ON] = self.front.answer_peer
-        self._found_changed = self.news.add("discovery", self.discovery.snapshot)
-        self.news.add("node", self._describe)
-        await self._serve(on_ready)
 
-    async def _serve(self, on_ready: OnReady) -> None:
+    def _offer(self) -> None:
+        """What paired computers may ask of this one."""
+        self.offers.streams[PASSED_ON] = self.front.answer_peer
+        self.offers.calls[DESCRIBE] = self._describe_to_peer
+        self.offers.calls[START] = self.workers.start
+        self.offers.calls[STOP] = self.workers.stop
+        self.offers.calls.update(self.link_doctor.handlers())
+        self.offers.calls.update(self.wake_on_lan.handlers())
+        self.offers.news.update(self.peers.news())
+        self.copies.offer_methods(self.offers)
+
+    # what the parts are told of each other
+
+    def _on_found(self) -> None:
+        self._found_changed()
+        self.links.look_again()
+
+    def _on_links(self) -> None:
+        self._links_changed()
+        self.workers.look_again()
+        self.cluster.look_again()
+
+    async def _on_link(self, link: PeerLink) -> None:
+        await self.wake_on_lan.learn(link)
+
+    def _on_pairing(self) -> None:
+        self._pairing_changed()
+        shown = self.pairing.snapshot()["offer"]
+        announcing = asyncio.ensure_future(self.discovery.set_pairing_port(shown["port"] if shown else None))
+        self._announcing.add(announcing)
+        announcing.add_done_callback(self._announcing.discard)
+
+    def _on_engines(self) -> None:
+        self._engines_changed()
+        self.cluster.look_again()
+        self._stay_awake()
+
+    def _on_workers(self) -> None:
+        self._workers_changed()
+        self._stay_awake()
+
+    def _stay_awake(self) -> None:
+        self.awake.serve(sorted(self._models_in_use()))
+
+    def _addresses_of(self, node_id: str) -> Sequence[str]:
+        """Where a node may be, best first."""
+        found = [one for one in self.discovery.found() if one.node_id == node_id]
+        return [address for one in found for address in one.addresses]
+
+    def _someone(self) -> tuple[str, int] | None:
+        """A paired computer's address, for a look at whether it can be called at all."""
+        for peer in self.peers.all():
+            for address in (*self._addresses_of(peer.node_id), *peer.addresses):
+                return split_node_address(address)
+        return None
+
+    def _own_host(self) -> str | None:
+        return next((link.local_host for link in self.links.all()), None)
+
+    def _is_paired(self, node_id: str) -> bool:
+        return self.peers.get(node_id) is not None
+
+    # models
+
+    def _models_in_use(self) -> set[str]:
+        return {engine.model.model_id for engine in self.engines.all()} | self.workers.models
+
+    async def _find_model(self, model_id: str) -> ModelFile:
+        await self.shelf.refresh()
+        model = self.shelf.find(model_id)
+        if model.problem:
+            raise UnsupportedModel(f"{model_id}: {model.problem}")
         options = self.options
-        endpoint = HttpServer(self.front.build_app(), host=options.host, port=options.port)
-        control_socket_app = build_control_app(self, token := secrets.token_urlsafe(32), routes=[])
-        control = HttpServer(control_socket_app)
-        self.endpoint_url = endpoint.url
-        tasks = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
-        try:
-            await self.links.start()
-            await self.discovery.start()
-            self._place.tell(port=control.port, token=token, endpoint=endpoint.url)
-            on_ready(
-                {
-                    "port": control.port,
-                    "endpoint": endpoint.url,
-                    "name": options.name,
-                    "node_id": self.identity.node_id,
-                    "fingerprint": self.identity.fingerprint,
-                    "peers": [peer.name for peer in self.peers.all()],
-                    "notes": [note for note in (self.peers.fault,) if note],
-                }
-            )
-            if options.model is not None:
-                await self.engines.load(options.model)
-            await self._stopping.wait()
-        finally:
-            endpoint.stop()
-            control.stop()
-            await asyncio.gather(
-                self.engines.close(),
-                self.discovery.close(),
-                self.links.close(),
-                *tasks,
-                return_exceptions=True,
-            )
-            await self.front.close()
+        needed = await asyncio.to_thread(
+            needed_bytes, model.path, n_ctx=options.n_ctx, n_slots=options.n_slots
+        )
+        return ModelFile(model_id=model.model_id, path=model.path, needed_bytes=needed)
+
+    async def _find_digest(self, digest: str) -> Path | None:
+        await self.shelf.refresh()
+        # Those that were read through already come first.
+        for model in sorted(self.shelf.models, key=lambda model: model.digest is None):
+            if not model.problem and (model.digest or await self._read_digest(model)) == digest:
+                return model.path
+        return None
+
+    async def _digest_of(self, model_id: str) -> str:
+        model = self.shelf.find(model_id)
+        return model.digest or await self._read_digest(model)
+
+    async def _read_digest(self, model: ShelfModel) -> str:
+        return digest_of_parts(await self.shelf.digests(model))
+
+    def _list_models(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": model.model_id,
+                "object": "model",
+                "created": int(model.path.stat().st_mtime),
+                "owned_by": "baton",
+                "status": self._model_status(model.model_id),
+                "meta": {
+                    "size": model.size_bytes,
+                    "n_params": model.n_params,
+                    "n_ctx_train": model.n_ctx_train,
+                },
+            }
+            for model in self.shelf.models
+            if not model.problem
+        ]
+
+    def _model_status(self, model_id: str) -> dict[str, Any]:
+        engine = self.engines.get(model_id)
+        if engine is None:
+            return {"value": "unloaded"}
+        if engine.is_ready:
+            return {"value": "loaded"}
+        if engine.process.state is State.FAILED:
+            return {"value": "failed", "failed": True, "message": str(engine.process.failure())}
+        return {"value": "loading", "progress": engine.progress}
+
+    # roles
+
+    def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
+        return next((link for link in self.links.all() if self.identity.node_id < link.peer.node_id), None)
+
+    def _decoder_of(self, model: str | None) -> PeerLink | None:
+        return next((link for link in self.links.all() if link.peer.node_id < self.identity.node_id), None)
+
+    # what others are told
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -196,36 +424,32 @@ class Node:
             "fingerprint": self.identity.fingerprint,
             "endpoint": self.endpoint_url,
             "pid": os.getpid(),
+            "notes": [note for note in (self.peers.fault, self._key_note, self._awake_note()) if note],
         }
 
-    def _on_found(self) -> None:
-        self._found_changed()
-        self.links.look_again()
+    def _awake_note(self) -> str:
+        awake = self.awake.snapshot()
+        if awake["held"]:
+            return f"kept from sleeping, as {awake['why']}"
+        return str(awake["note"])
 
-    def _addresses_of(self, node_id: str) -> Sequence[str]:
-        return [
-            address
-            for found in self.discovery.found()
-            if found.node_id == node_id
-            for address in found.addresses
-        ]
-
-    async def _on_link(self, link: PeerLink) -> None:
-        pass
-
-    def _models(self) -> dict[str, ModelFile]:
-        from engine.node.catalogue import load_catalogue
-        from engine.node.library import Library
-
-        library = Library()
+    def describe(self) -> dict[str, Any]:
+        """This computer at a glance."""
         return {
-            name: ModelFile(model_id=name, path=library.path(model), needed_bytes=2 * model.size_bytes)
-            for name, model in load_catalogue().items()
-            if library.has(model)
+            **self._describe(),
+            "engines": self.engines.snapshot(),
+            "workers": self.workers.snapshot(),
+            "joins": self.cluster.snapshot(),
         }
 
-    def _model_list(self) -> list[dict[str, Any]]:
-        return [{"id": model, "object": "model"} for model in self._models()]
+    async def _describe_to_peer(self, link: PeerLink, params: Any) -> Any:
+        return self.describe()
+
+
+def _routes() -> list[BaseRoute]:
+    """Of all parts' control."""
+    parts = (status, pairing, discovery, permission, link_control, wake)
+    return [route for part in parts for route in part.routes()]
 
 
 def _settled_identity(folder: str | None, key_secrets: Secrets) -> Identity:

@@ -89,9 +89,14 @@ def read_response(data: bytes) -> tuple[Announcement, ...]:
     texts = {record.key: record.text for record in records if isinstance(record, DNSText)}
     found = []
     for name in names[:_MAX_ANSWERS]:
-        info = ServiceInfo(SERVICE_TYPE, SERVICE_TYPE, properties=texts.get(name.lower(), b""))
         try:
-            found.append(Announcement.parse(info.properties, ports.get(name.lower())))
+            entries = text_entries(texts.get(name.lower(), b""))
+            found.append(Announcement.parse(entries, ports.get(name.lower())))
         except ProtocolError:
             continue
     return tuple(found)
+
+
+def text_entries(text: bytes) -> dict[bytes, bytes | None]:
+    """What stands in a TXT record."""
+    return ServiceInfo(SERVICE_TYPE, SERVICE_TYPE, properties=text).properties

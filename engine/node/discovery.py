@@ -13,18 +13,19 @@ import contextlib
 import ipaddress
 import logging
 import platform
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from zeroconf import IPVersion, ServiceStateChange, Zeroconf
+from zeroconf import DNSText, IPVersion, ServiceStateChange, Zeroconf  # type: ignore[attr-defined]
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from engine.config import NODE_PORT, join_address, split_address
 from engine.errors import InvalidRequest, ProtocolError
 from engine.node.announcement import SERVICE_TYPE, Announcement, clean_name, new_instance
-from engine.node.direct_query import ask
+from engine.node.direct_query import ask, text_entries
 from engine.node.interface_events import InterfaceEvents
 from engine.node.segments import Segment, segments
 
@@ -53,6 +54,9 @@ _MAX_TASKS = 32
 _MAX_ADDRESS_LETTERS = 262
 
 _IPV4, _IPV6 = 4, 6
+
+# RFC 1035: the numbers of a text record and of the internet.
+_TYPE_TXT, _CLASS_IN = 16, 1
 
 
 class Remembered(Protocol):
@@ -104,7 +108,8 @@ class _Sighting:
 class Discovery:
     """A part of the node. `found` is ready at any time; `on_change` is called when it, or the snapshot, is another.
 
-    `look` is where the interfaces come from; `remembered` are the paired peers.
+    `instance` is this start's, drawn here where none is given. `remembered` are the paired peers. `look` is where the
+    interfaces come from.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Discovery:
         *,
         node_id: str,
         name: str | None = None,
+        instance: str | None = None,
         version: str,
         port: int = NODE_PORT,
         on_change: Callable[[], None],
@@ -120,7 +126,7 @@ class Discovery:
     ) -> None:
         self._announcement = Announcement(
             node_id=node_id,
-            instance=new_instance(),
+            instance=instance or new_instance(),
             name=clean_name(name or platform.node()),
             version=version,
             port=port,
@@ -141,6 +147,12 @@ class Discovery:
     @property
     def instance(self) -> str:
         return self._announcement.instance
+
+    def addresses_of(self, node_id: str) -> list[str]:
+        """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
+        known = [one.addresses for one in self.found() if one.node_id == node_id]
+        unknown = [one.addresses for one in self.found() if one.node_id is None]
+        return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
     async def start(self) -> None:
         # It warns of what is expected here: interfaces that come and go. What matters is told as a fault.
@@ -236,14 +248,16 @@ class Discovery:
 
     async def set_pairing_port(self, port: int | None) -> None:
         """Announce that a code is shown, and where; None once it is not any more."""
-        await self._announce(replace(self._announcement, pairing_port=port))
+        await self._announce(pairing_port=port)
 
     async def set_name(self, name: str) -> None:
-        await self._announce(replace(self._announcement, name=clean_name(name)))
+        await self._announce(name=clean_name(name))
 
-    async def _announce(self, announcement: Announcement) -> None:
-        self._announcement = announcement
-        await asyncio.gather(*(channel.announce(announcement) for channel in self._channels.values()))
+    async def _announce(self, **changes: Any) -> None:
+        self._announcement = replace(
+            self._announcement, n_changes=self._announcement.n_changes + 1, **changes
+        )
+        await asyncio.gather(*(channel.announce(self._announcement) for channel in self._channels.values()))
         self._tell()
 
     def _wake(self) -> None:
@@ -265,7 +279,10 @@ class Discovery:
 
     async def _follow(self) -> None:
         """Have a channel on each interface there is, and none on those that are gone or have other addresses."""
-        self._segments = await asyncio.to_thread(self._look)
+        try:
+            self._segments = await asyncio.to_thread(self._look)
+        except OSError as error:  # an interface that goes away while it is looked at; its event comes later
+            log.info("the network interfaces cannot be listed: %s", error)
         wanted = {
             (segment.name, family): segment
             for segment in self._segments
@@ -311,6 +328,7 @@ class Discovery:
                 continue
             if len(self._tasks) < _MAX_TASKS:
                 self._begin(self._check_that_it_lives(other_key, other))
+        self._sightings.pop(key, None)  # the newest stands last, and is what is shown
         self._sightings[key] = sighting
         self._tell()
 
@@ -342,7 +360,11 @@ class Discovery:
             for segment in quiet:
                 hosts += segment.opposite_hosts()
                 hosts += [host for name, host in known if name == segment.name and segment.holds(host)]
-        await asyncio.gather(*(self._ask(host) for host in list(dict.fromkeys(hosts))[:_MAX_ASKED]))
+        asked = list(dict.fromkeys(hosts))[:_MAX_ASKED]
+        for sighting in list(self._sightings.values()):
+            if sighting.by == "asked" and sighting.place[0] not in asked:
+                self._forget(sighting.place)
+        await asyncio.gather(*(self._ask(host) for host in asked))
 
     async def _ask(self, host: str) -> None:
         place = (host, 0)
@@ -428,7 +450,7 @@ class _Channel:
         self.fault = ""
         self._on_heard = on_heard
         self._zeroconf: AsyncZeroconf | None = None
-        self._info: AsyncServiceInfo | None = None
+        self._broadcast: asyncio.Future[Any] | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._resolving: set[asyncio.Task[None]] = set()
 
@@ -446,6 +468,7 @@ class _Channel:
         # By address: the number of an interface would bind its first IPv6 address, and zones come with link-local ones.
         own = self._addresses(self.segment)[0]
         try:
+            self._try_to_bind(own)
             zeroconf = AsyncZeroconf(
                 interfaces=[own],
                 ip_version=IPVersion.V4Only if self.family == _IPV4 else IPVersion.V6Only,
@@ -475,12 +498,13 @@ class _Channel:
             host_ttl=_TTL_S,
             other_ttl=_TTL_S,
         )
-        if self._info is None:
+        if self._broadcast is None:
             # the name is random: nobody needs to be asked whether it is taken
-            await self._zeroconf.async_register_service(info, cooperating_responders=True)
+            broadcast = await self._zeroconf.async_register_service(info, cooperating_responders=True)
         else:
-            await self._zeroconf.async_update_service(info)
-        self._info = info
+            self._broadcast.cancel()  # it would repeat what is not so any more
+            broadcast = await self._zeroconf.async_update_service(info)
+        self._broadcast = asyncio.ensure_future(broadcast)
 
     async def close(self) -> None:
         for task in self._resolving:
@@ -490,6 +514,12 @@ class _Channel:
             if self._browser is not None:
                 await self._browser.async_cancel()
             await self._zeroconf.async_close()
+
+    def _try_to_bind(self, host: str) -> None:
+        """Raises OSError, for example for an address that is still being checked: zeroconf would leave sockets open."""
+        family = socket.AF_INET if self.family == _IPV4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0) if self.family == _IPV4 else (host, 0, 0, self.segment.index))
 
     def _addresses(self, segment: Segment) -> list[str]:
         if self.family == _IPV4:
@@ -510,8 +540,12 @@ class _Channel:
         info = AsyncServiceInfo(SERVICE_TYPE, name)
         if not await info.async_request(zeroconf, _RESOLVE_TIMEOUT_MS):
             return
+        # What a newer one replaced stays in the cache for a second.
+        texts = zeroconf.cache.get_all_by_details(name, _TYPE_TXT, _CLASS_IN)
+        newest = max(texts, key=lambda record: record.created, default=None)
         try:
-            announcement = Announcement.parse(info.properties, info.port)
+            entries = text_entries(newest.text) if isinstance(newest, DNSText) else {}
+            announcement = Announcement.parse(entries, info.port)
         except ProtocolError as error:
             log.debug("%s on %s: %s", name, self.segment.name, error)
             self._on_heard(self, name, None, ())

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ModelNotFound, OutOfMemory
+from engine.errors import OutOfMemory
 from engine.handoff.target import Target
 from engine.node.logs import RotatingLog
 from engine.node.supervisor import EngineProcess, State
@@ -104,15 +104,15 @@ class Engines:
     def __init__(
         self,
         *,
-        models: Callable[[], Mapping[str, ModelFile]],
+        find: Callable[[str], Awaitable[ModelFile]],
         memory: Callable[[], Memory],
         words: Sequence[str],
         environment: Mapping[str, str],
         log_folder: Path,
         on_change: Callable[[], None],
     ) -> None:
-        """`models` are those on this computer; `words` are the flags that every engine gets."""
-        self._models = models
+        """`find` gives a model of this computer, or raises ModelNotFound; `words` are the flags of every engine."""
+        self._find = find
         self._memory = memory
         self._words = tuple(words)
         self._environment = environment
@@ -158,10 +158,7 @@ class Engines:
         async with self._loading:
             if (engine := self._engines.get(model_id)) is not None:
                 return engine
-            model = self._models().get(model_id)
-            if model is None:
-                names = ", ".join(self._models()) or "none"
-                raise ModelNotFound(f"there is no model {model_id!r} on this computer; there are: {names}")
+            model = await self._find(model_id)
             await self._make_room(model)
             engine = self._new(model)
             self._engines[model_id] = engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,9 @@ _ENGINE_PATHS = ("/slots", "/worker", "/events", "/metrics", "/requests/{id:path
 # Loopback: an engine that does not take a connection at once is not there any more.
 _CONNECT_TIMEOUT_S = 2.0
 
+# A process that has ended is noticed at once.
+_NOTICED_WITHIN_S = 1.0
+
 # Headers that speak of one connection only, or that are made anew.
 _OWN_HEADERS = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
@@ -91,12 +94,15 @@ class Front:
         settings: ServerSettings,
         engine_key: str,
         decoder_of: Callable[[str | None], PeerLink | None],
-        model_ids: Callable[[], list[dict[str, Any]]],
+        models: Callable[[], list[dict[str, Any]]],
+        refresh: Callable[[], Awaitable[None]],
     ) -> None:
+        """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now."""
         self._engines = engines
         self._settings = settings
         self._decoder_of = decoder_of
-        self._model_ids = model_ids
+        self._list = models
+        self._refresh = refresh
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -133,14 +139,17 @@ class Front:
         return JSONResponse({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": self._model_ids()})
+        await self._refresh()
+        return JSONResponse({"object": "list", "data": self._list()})
 
     async def _model(self, request: Request) -> Response:
         wanted = request.path_params["model"]
-        for model in self._model_ids():
+        await self._refresh()
+        models = self._list()
+        for model in models:
             if model["id"] == wanted:
                 return JSONResponse(model)
-        raise _no_such_model(wanted, self._model_ids())
+        raise _no_such_model(wanted, models)
 
     async def _load(self, request: Request) -> Response:
         engine = await self._engines.load(await _named(request))
@@ -164,47 +173,58 @@ class Front:
         return _Passing(answer, request.app.state.exchanges)
 
     async def _ask_here(self, ask: Ask) -> Answer:
+        """Ask the engine; one that ends before it says anything is asked again once it has been started again."""
         engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError:
+            await engine.process.until_gone(_NOTICED_WITHIN_S)
+        engine = await self._engine_for(ask)
+        try:
+            return await self._ask_engine(engine, ask)
+        except httpx.HTTPError as error:
+            raise _engine_gone(engine) from error
+
+    async def _ask_engine(self, engine: LoadedEngine, ask: Ask) -> Answer:
         request = self._client.build_request(
             ask.method, engine.url + ask.path, content=ask.body, headers={"Content-Type": "application/json"}
         )
-        using = contextlib.ExitStack()
-        using.enter_context(engine.in_use())
-        try:
+        with contextlib.ExitStack() as using:
+            using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            using.close()
-            raise _engine_gone(engine) from error
-        except BaseException:
-            using.close()
-            raise
-        return _EngineAnswer(engine, response, using)
+            return _EngineAnswer(engine, response, using.pop_all())
 
     async def _engine_for(self, ask: Ask) -> LoadedEngine:
-        model = self._resolve(ask.model)
-        if model is not None:
+        if ask.model and all(model["id"] != ask.model for model in self._list()):
+            await self._refresh()
+        models = self._list()
+        model = self._resolve(ask.model, models)
+        # To look at an engine is no reason to load one.
+        if model is not None and (ask.method == "POST" or self._engines.get(model) is not None):
             return await self._engines.use(model)
-        engine = self._engines.latest()
+        engine = self._engines.latest() if model is None else None
         if engine is not None:
             return engine
         loading = self._engines.all()
-        if loading:
+        if loading and model is None:
             raise StillLoading(loading[0].model.model_id, loading[0].progress)
-        names = ", ".join(model["id"] for model in self._model_ids()) or "none is on this computer yet"
+        if model is not None:
+            raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
+        names = ", ".join(one["id"] for one in models) or "none is on this computer yet"
         raise Refused(
             f"no model is loaded: name one in the request's `model` ({names})",
             status=503,
             kind="unavailable_error",
         )
 
-    def _resolve(self, name: str | None) -> str | None:
+    def _resolve(self, name: str | None, models: list[dict[str, Any]]) -> str | None:
         """The model that a request means. Without a name it is whatever is loaded, or the only one there is."""
-        ids = [model["id"] for model in self._model_ids()]
+        ids = [model["id"] for model in models]
         if name is None or name == "":
             return ids[0] if len(ids) == 1 and not self._engines.all() else None
         if name in ids:
             return name
-        raise _no_such_model(name, self._model_ids())
+        raise _no_such_model(name, models)
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
         params = {"method": ask.method, "path": ask.path, "body": ask.body, "model": ask.model}

@@ -232,6 +232,10 @@ def keep_note(path: Path, sha256: str, size_bytes: int) -> None:
     _note_path(path).write_text(f"{sha256} {size_bytes}\n")
 
 
+def forget_note(path: Path) -> None:
+    _note_path(path).unlink(missing_ok=True)
+
+
 def _note_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 

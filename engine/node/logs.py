@@ -27,8 +27,6 @@ MAX_LINE_CHARACTERS = 4000
 # Lines that are kept in memory, to be shown when an engine has ended.
 KEPT_LINES = 200
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 
 class RotatingLog:
     """The log of one engine, in the file `path`: what it writes to standard error, a line at a time.
@@ -54,13 +52,9 @@ class RotatingLog:
         self._handler.close()
 
 
-def log_to_file(path: Path) -> logging.Handler:
-    """Have this process log into `path` what Baton has to tell, and warnings and worse of all others."""
-    handler = _Rotating(path, max_bytes=MAX_LOG_BYTES, n_older=OLDER_LOGS)
-    handler.setFormatter(logging.Formatter(_FORMAT))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("engine").setLevel(logging.INFO)
-    return handler
+def node_log_handler(path: Path) -> logging.Handler:
+    """Where the node's own log goes, beside standard error."""
+    return _Rotating(path, max_bytes=MAX_LOG_BYTES, n_older=OLDER_LOGS)
 
 
 def read_tail(path: Path, n_bytes: int) -> str:

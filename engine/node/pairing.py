@@ -23,6 +23,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import hmac
+import math
 import os
 import re
 import secrets as python_secrets
@@ -219,7 +220,7 @@ class Patience:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._n_wrong = 0
-        self._until = clock()
+        self._until = -math.inf
 
     def wrong(self) -> None:
         """A wrong code was tried, here or from here."""

@@ -98,8 +98,8 @@ class PeerLink:
         self.peer = peer
         self.hello = hello
         self.is_dialled = is_dialled
-        self.local_host = _host(writer.get_extra_info("sockname"))
-        self.remote_host = _host(writer.get_extra_info("peername"))
+        self.local_host = host_text(writer.get_extra_info("sockname"))
+        self.remote_host = host_text(writer.get_extra_info("peername"))
         self._reader = reader
         self._writer = writer
         self._frames = frames
@@ -350,7 +350,7 @@ def _plain(raw: msgspec.Raw) -> Any:
         raise ProtocolError(f"a message that is not valid: {error}") from error
 
 
-def _host(place: tuple[Any, ...] | None) -> str:
+def host_text(place: tuple[Any, ...] | None) -> str:
     """An address as text, with the zone that an address of one link needs."""
     if not place:
         return ""

@@ -91,7 +91,7 @@ class PeerLinks:
 
     async def start(self) -> int:
         """Listen, and call whom there is to call; the port on which this one listens. Raises HostError."""
-        self._listeners = _listen(self._host, self._port)
+        self._listeners = listen(self._host, self._port)
         for listener in self._listeners:
             self._spawn(self._accept(listener))
         self.look_again()
@@ -342,7 +342,7 @@ def split_node_address(address: str) -> tuple[str, int]:
     return host, int(port or NODE_PORT)
 
 
-def _listen(host: str, port: int) -> list[socket.socket]:
+def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets that take IPv4 and, where there is IPv6, that too, on the same port; a free one where it is taken."""
     try:
         return _bound(host, port)
@@ -350,7 +350,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         if port == 0:
             raise HostError(f"this computer cannot listen for others: {_reason(error)}") from error
     log.warning("port %d is taken by another program: this node listens on a free one", port)
-    return _listen(host, 0)
+    return listen(host, 0)
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

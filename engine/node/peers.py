@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cryptography import x509
@@ -21,6 +21,11 @@ from engine.errors import DiskFull, HostError, InvalidRequest, PeerUntrusted
 from engine.files import write_whole
 from engine.node.identity import fingerprint_of
 from engine.wire.messages import CertificateBytes, Name, Role
+
+if TYPE_CHECKING:
+    from engine.node.peer_link import PeerLink, TellHandler
+
+_UNPAIR = "trust.unpair"
 
 # A home has a few computers; the list is told whole and each of them is called again and again.
 MAX_PEERS = 16
@@ -153,6 +158,20 @@ class PeerBook:
         finally:
             self._tell()
         return True
+
+    def unpair(self, node_id: str, link: PeerLink | None) -> bool:
+        """As `remove`, after telling the other computer by `link`, if there is one now."""
+        if link is not None:
+            link.tell(_UNPAIR)
+        return self.remove(node_id)
+
+    def news(self) -> dict[str, TellHandler]:
+        """What a peer may tell: that it has removed this computer."""
+
+        def unpaired(link: PeerLink, _: object) -> None:
+            self.remove(link.peer.node_id)
+
+        return {_UNPAIR: unpaired}
 
     def met(self, node_id: str, address: str) -> None:
         """A link with the peer came to life at `address`: try it first from now on."""

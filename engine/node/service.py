@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import HostError, UserError
-from engine.paths import log_dir, own_command
+from engine.paths import node_log, own_command
 
 # A tool of the system that has not answered by then hangs.
 _TOOL_TIMEOUT_S = 30.0
@@ -158,11 +158,6 @@ def own_service(*, system: bool | None = None, linger: bool = True, tool: Tool =
     from engine.node.service_systemd import systemd_service
 
     return systemd_service(program, linger=linger, tool=tool)
-
-
-def node_log() -> Path:
-    """Where the node that a service starts writes its log."""
-    return log_dir() / "node.log"
 
 
 def other_program_note(installed: Sequence[str], own: Sequence[str]) -> list[str]:

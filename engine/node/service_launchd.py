@@ -18,7 +18,8 @@ from xml.parsers.expat import ExpatError
 
 from engine.errors import HostError, UserError
 from engine.files import write_whole
-from engine.node.service import Program, ServiceStatus, Tool, must_run, node_log, other_program_note
+from engine.node.service import Program, ServiceStatus, Tool, must_run, other_program_note
+from engine.paths import node_log
 
 LABEL = "baton.node"
 

@@ -20,10 +20,9 @@ from engine.node.service import (
     ServiceStatus,
     Tool,
     must_run,
-    node_log,
     other_program_note,
 )
-from engine.paths import config_dir
+from engine.paths import config_dir, node_log
 
 UNIT = "baton.service"
 

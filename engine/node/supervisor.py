@@ -142,10 +142,21 @@ class EngineProcess:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.state not in (State.READY, State.FAILED, State.STOPPED):
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self.until_changed()
                 return True
         return False
+
+    async def until_changed(self) -> None:
+        """Wait for the next state, or the next thing that it says."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def until_gone(self, timeout_s: float) -> None:
+        """Wait, no longer than that, until a process that was ready is not any more."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.state is State.READY:
+                    await self.until_changed()
 
     def tell(self, topic: str, line: str) -> None:
         """Say a line to the process, and to each one after it; what was said of the same topic before is void."""
@@ -163,6 +174,7 @@ class EngineProcess:
         if self.state is State.WAITING:
             self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
+        self._log.close()
         self._set(State.STOPPED)
 
     def snapshot(self) -> dict[str, Any]:
@@ -252,6 +264,7 @@ class EngineProcess:
                 self._set(State.READY)
             else:
                 self._on_event(event)
+                self._changed.set()
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         async for line in _lines(process.stderr):

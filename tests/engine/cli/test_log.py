@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.log import OnceInAWhile
+from engine.cli.log import OnceInAWhile, log_to, log_to_stderr
 from engine.cli.serve import LinkWatch
 from engine.cli.worker import LinkNews
+from engine.node.logs import node_log_handler
 from engine.repeats import Repeats
 from tests.engine.test_repeats import Clock
 
@@ -30,6 +31,32 @@ def test_a_line_is_not_logged_again_and_again() -> None:
     clock.now += 60
     assert log("the courier ended with %d", 1) == "the courier ended with 1 (and 3 more like it before)"
     assert log("100% sure") == "100% sure"
+
+
+def test_a_file_hears_what_standard_error_does(tmp_path: Path, capsys) -> None:
+    handler = node_log_handler(tmp_path / "logs" / "node.log")
+    root, own = logging.getLogger(), logging.getLogger("engine")
+    before, level = list(root.handlers), own.level
+    log_to_stderr()
+    log_to(handler)
+    try:
+        for _ in range(3):
+            logging.getLogger("engine.node.daemon").info("the node of %s is up", "this computer")
+        logging.getLogger("zeroconf").info("not said")
+        try:
+            raise KeyError("a word of a prompt")
+        except KeyError:
+            logging.getLogger("engine.node.daemon").exception("a mistake")
+    finally:
+        for added in set(root.handlers) - set(before):
+            root.removeHandler(added)
+            added.close()
+        own.setLevel(level)
+    text = (tmp_path / "logs" / "node.log").read_text()
+    assert text == capsys.readouterr().err
+    assert text.splitlines()[0].endswith("INFO engine.node.daemon: the node of this computer is up")
+    assert text.splitlines()[1].endswith("ERROR engine.node.daemon: a mistake")
+    assert text.splitlines()[-1] == "KeyError: '...'"
 
 
 def test_a_worker_says_once_why_nobody_is_there(capsys) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 import threading
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.logs import KEPT_LINES, MAX_LINE_CHARACTERS, RotatingLog, log_to_file, read_tail
+from engine.node.logs import KEPT_LINES, MAX_LINE_CHARACTERS, RotatingLog, read_tail
 
 
 @pytest.fixture
@@ -108,21 +107,6 @@ def test_many_threads_may_write(log: RotatingLog, tmp_path: Path) -> None:
     log.close()
     lines = (tmp_path / "all.log").read_text().splitlines()
     assert sorted(lines) == sorted(f"{name} {number}" for name in "abcd" for number in range(50))
-
-
-def test_the_nodes_own_log(tmp_path: Path) -> None:
-    engine = logging.getLogger("engine")
-    level = engine.level
-    handler = log_to_file(tmp_path / "node.log")
-    try:
-        logging.getLogger("engine.node.daemon").info("the node of %s is up", "this computer")
-        logging.getLogger("zeroconf").info("not said")
-    finally:
-        logging.getLogger().removeHandler(handler)
-        handler.close()
-        engine.setLevel(level)
-    (line,) = (tmp_path / "node.log").read_text().splitlines()
-    assert line.endswith("INFO engine.node.daemon: the node of this computer is up")
 
 
 def test_the_end_of_a_log_has_whole_lines(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Keeps this computer from going to sleep while a model is there to be asked; the screen may go dark.
+
+What the system has for that is `wakepy`'s business. Each wish is held by a thread of its own: the system may take its
+time, and whoever asked has to let go, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+# A desktop that was not there yet, because nobody had logged in, may be by then.
+_ASK_AGAIN_S = 300.0
+
+# Nobody waits for longer than that for the system to hear that it may sleep again.
+_LET_GO_WITHIN_S = 2.0
+
+_NOBODY_THERE = (
+    "no desktop is there that could be asked to keep this computer awake; should it go to sleep by itself, turn that "
+    "off in its power settings"
+)
+_REFUSED = "the system does not keep this computer awake for a program; turn sleep off in its power settings"
+
+
+class CannotHold(Exception):
+    """The system does not do it; the message is for the log."""
+
+
+@contextlib.contextmanager
+def keep_running() -> Any:
+    """Keep this computer awake inside; gives the name of the method. All in one thread. Raises CannotHold."""
+    from wakepy import keep
+
+    with keep.running(on_fail="pass") as mode:
+        method = mode.active_method
+        if method is None:
+            raise CannotHold(mode.result.get_failure_text(style="inline"))
+        yield method.name
+
+
+class Awake:
+    """On one event loop; `serve` says what there is to stay awake for. `hold` is as `keep_running`."""
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None],
+        hold: Callable[[], AbstractContextManager[str]] = keep_running,
+        ask_again_s: float = _ASK_AGAIN_S,
+    ) -> None:
+        self._on_change = on_change
+        self._hold = hold
+        self._ask_again_s = ask_again_s
+        self._names: tuple[str, ...] = ()
+        self._holding: _Holding | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._method = ""
+        self._since: float | None = None
+        self._note = ""
+
+    async def start(self) -> None:
+        """Nothing is asked for before there is a model."""
+
+    async def close(self) -> None:
+        holding = self._holding
+        self.serve(())
+        if holding is not None:
+            await asyncio.to_thread(holding.join, _LET_GO_WITHIN_S)
+
+    def serve(self, names: Collection[str]) -> None:
+        """The models that can be asked now; with none the computer may sleep. Returns at once."""
+        if tuple(names) == self._names:
+            return
+        self._names = tuple(names)
+        if self._names and self._holding is None:
+            self._ask()
+        elif not self._names:
+            self._let_go()
+        self._on_change()
+
+    def snapshot(self) -> dict[str, Any]:
+        """`held` with since when and how; `why` names the models, `note` says why it could not be done."""
+        return {
+            "held": self._since is not None,
+            "since": self._since,
+            "why": f"{', '.join(self._names)} can be asked" if self._names else "",
+            "method": self._method,
+            "note": self._note,
+        }
+
+    def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def answered(holding: _Holding, method: str, fault: str) -> None:
+            # a loop that has ended does not care
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._answered, holding, method, fault)
+
+        self._holding = _Holding(self._hold, answered)
+        self._holding.start()
+
+    def _let_go(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if self._holding is not None:
+            self._holding.let_go()
+        self._holding = self._again = self._since = None
+        self._method = self._note = ""
+
+    def _answered(self, holding: _Holding, method: str, fault: str) -> None:
+        if holding is not self._holding:
+            return
+        if fault:
+            log.info("this computer cannot be kept awake: %s", fault)
+            self._holding = None
+            self._note = _NOBODY_THERE if sys.platform == "linux" else _REFUSED
+            self._again = asyncio.get_running_loop().call_later(self._ask_again_s, self._ask)
+        else:
+            log.info("this computer is kept awake (%s)", method)
+            self._method, self._since, self._note = method, time.time(), ""
+        self._on_change()
+
+
+class _Holding(threading.Thread):
+    """Asks the system, tells how that went, and holds on until it is told to let go."""
+
+    def __init__(
+        self,
+        hold: Callable[[], AbstractContextManager[str]],
+        answered: Callable[[_Holding, str, str], None],
+    ) -> None:
+        super().__init__(name="awake", daemon=True)
+        self._hold = hold
+        self._answered = answered
+        self._may_go = threading.Event()
+
+    def let_go(self) -> None:
+        self._may_go.set()
+
+    def run(self) -> None:
+        try:
+            with self._hold() as method:
+                self._answered(self, method, "")
+                self._may_go.wait()
+        except Exception as error:  # whatever a desktop's answer does to the library, the node goes on
+            self._answered(self, "", str(error) or type(error).__name__)

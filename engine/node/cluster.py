@@ -1,0 +1,200 @@
+"""What two paired computers do together: each loaded model gets a worker on the computer that prefills.
+
+The computer that decodes drives: it asks the other one for a worker, and tells its engine where that is. Who calls whom
+follows the link between the nodes, since one of the two may not be able to call out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import BatonError, PeerLost
+from engine.handoff.target import Target
+from engine.handoff.transport import Address
+from engine.node.engines import Engines, LoadedEngine
+from engine.node.identity import TrustStore
+from engine.node.peer_link import PeerLink
+from engine.node.supervisor import State
+from engine.node.workers import START, STOP
+
+log = logging.getLogger(__name__)
+
+# A worker's model loads as long as any other.
+_START_TIMEOUT_S = 620.0
+
+# An engine says at once where it listens, or not at all.
+_LISTEN_TIMEOUT_S = 15.0
+
+# Between two tries to get a worker: the peer may copy the model, or free memory.
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 30.0
+
+_NO_WORKER = Target()
+
+
+@dataclass(kw_only=True)
+class _Join:
+    """An engine that works, or is to work, with the worker of one link. `note` is how far that is."""
+
+    engine: LoadedEngine
+    link: PeerLink
+    n_starts: int
+    task: asyncio.Task[None] | None = None
+    digest: str = ""
+    note: str = ""
+    since_s: float = field(default_factory=time.time)
+
+
+class Cluster:
+    """Keeps engines and workers joined as `prefiller_for(engine)` says, which gives the link with who prefills."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        *,
+        prefiller_for: Callable[[LoadedEngine], PeerLink | None],
+        digest_of: Callable[[str], Awaitable[str]],
+        n_ctx: int,
+        n_slots: int,
+        is_paired: Callable[[str], bool],
+        trust: TrustStore,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`digest_of(model)` is that of its file here; it may have to be read through first."""
+        self._engines = engines
+        self._prefiller_for = prefiller_for
+        self._digest_of = digest_of
+        self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._is_paired = is_paired
+        self._trust = trust
+        self._on_change = on_change
+        self._joins: dict[str, _Join] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *(join.task for join in self._joins.values() if join.task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "model": model_id,
+                "prefill": join.link.peer.name,
+                "prefill_node_id": join.link.peer.node_id,
+                "note": join.note,
+                "since": join.since_s,
+            }
+            for model_id, join in self._joins.items()
+        ]
+
+    def look_again(self) -> None:
+        """Engines, links or roles have changed."""
+        engines = {engine.model.model_id: engine for engine in self._engines.all()}
+        for model_id in list(self._joins):
+            if model_id not in engines:
+                self._part(model_id, unload=True)
+        for model_id, engine in engines.items():
+            link = self._prefiller_for(engine)
+            join = self._joins.get(model_id)
+            if link is None or not link.is_open:
+                if join is not None and not self._is_only_unlinked(join):
+                    self._part(model_id, unload=False)
+                continue
+            if join is not None and join.link is link and join.n_starts == engine.process.n_starts:
+                continue
+            if engine.process.state is State.FAILED:
+                continue
+            self._begin(model_id, engine, link)
+
+    def _is_only_unlinked(self, join: _Join) -> bool:
+        """The nodes' link is down, and nobody said that the two shall not work together: couriers have their own."""
+        return not join.link.is_open and self._is_paired(join.link.peer.node_id)
+
+    def _begin(self, model_id: str, engine: LoadedEngine, link: PeerLink) -> None:
+        old = self._joins.get(model_id)
+        if old is not None and old.task is not None:
+            old.task.cancel()
+        join = _Join(engine=engine, link=link, n_starts=engine.process.n_starts)
+        self._joins[model_id] = join
+        join.task = asyncio.create_task(self._join_for_ever(join), name=f"join {model_id}")
+
+    def _part(self, model_id: str, *, unload: bool) -> None:
+        join = self._joins.pop(model_id)
+        if join.task is not None:
+            join.task.cancel()
+        join.engine.retarget(_NO_WORKER)
+        if unload and join.digest and join.link.is_open:
+            self._spawn(_tell_to_stop(join.link, join.digest))
+        self._on_change()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _join_for_ever(self, join: _Join) -> None:
+        """Try until a worker is ready; then there is nothing to do, until something changes."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                await self._join(join)
+                return
+            except PeerLost as error:
+                self._note(join, str(error))
+                if not join.link.is_open:
+                    return
+            except BatonError as error:
+                self._note(join, str(error))
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _join(self, join: _Join) -> None:
+        engine, link = join.engine, join.link
+        model_id = engine.model.model_id
+        join.digest = await self._digest_of(model_id)
+        self._trust.add_certificate(link.peer.certificate_der)
+        asked = {
+            "digest": join.digest,
+            "model": model_id,
+            "n_ctx": self._n_ctx,
+            "n_slots": self._n_slots,
+        }
+        self._note(join, f"{link.peer.name} is loading it")
+        if link.is_dialled:
+            started = await link.call(START, asked, timeout_s=_START_TIMEOUT_S)
+            address = Address(host=link.remote_host, port=int(started["port"]))
+            engine.retarget(Target(dial=str(address), trust=link.peer.fingerprint))
+        else:
+            port = await self._have_listen(engine, link)
+            await link.call(START, asked | {"dial": port}, timeout_s=_START_TIMEOUT_S)
+        self._note(join, "")
+
+    async def _have_listen(self, engine: LoadedEngine, link: PeerLink) -> int:
+        """Have the engine wait for the worker's call, on the address that the peer knows; returns the port."""
+        listening = Address(host=link.local_host, port=0)
+        engine.retarget(Target(listen=str(listening), trust=link.peer.fingerprint))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LISTEN_TIMEOUT_S):
+                while True:
+                    if (port := engine.process.ready.get("listen_port")) is not None:
+                        return int(port)
+                    await engine.process.until_changed()
+        raise PeerLost(f"the engine of {engine.model.model_id} did not listen for its worker in time")
+
+    def _note(self, join: _Join, note: str) -> None:
+        if join.note != note:
+            join.note, join.since_s = note, time.time()
+            self._on_change()
+
+
+async def _tell_to_stop(link: PeerLink, digest: str) -> None:
+    with contextlib.suppress(BatonError):
+        await link.call(STOP, {"digest": digest})

@@ -1,0 +1,146 @@
+"""Pairing and paired computers, as the control API has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from engine.config import join_address
+from engine.errors import BatonError, InvalidRequest
+from engine.node.pairing_port import Offer, PairingPort
+from engine.node.segments import segments
+from engine.server.errors import error_body
+from engine.server.handlers import content_of
+from engine.server.json import JSONResponse, encode
+from engine.wire.messages import Role
+
+_MAX_BODY_BYTES = 4096
+
+# Between two signs of life to a client that watches.
+_KEEPALIVE_S = 1.0
+
+_Asked = TypeVar("_Asked", bound=msgspec.Struct)
+
+
+class _Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With `watch` the answer is a stream of lines, the last of them whom it paired; the code ends with the stream."""
+
+    role: Role | None = None
+    watch: bool = False
+
+
+class _Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`to` is the HOST or HOST:PORT where the code is shown; by default it is found."""
+
+    code: Annotated[str, Meta(max_length=40)]
+    to: Annotated[str, Meta(max_length=320)] | None = None
+    role: Role | None = None
+
+
+def routes() -> list[Route]:
+    return [
+        Route("/pairing", _pairing),
+        Route("/pairing/offer", _offer, methods=["POST"]),
+        Route("/pairing/offer", _withdraw, methods=["DELETE"]),
+        Route("/pairing/join", _join, methods=["POST"]),
+        Route("/peers", _peers),
+        Route("/peers/{peer:path}", _remove, methods=["DELETE"]),
+    ]
+
+
+async def _pairing(request: Request) -> Response:
+    return JSONResponse(_port(request).snapshot())
+
+
+async def _offer(request: Request) -> Response:
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Offer)
+    port = _port(request)
+    offer = await port.offer(asked.role)
+    shown = {**port.describe(offer), "here": port.name, "addresses": await _addresses(offer)}
+    if not asked.watch:
+        return JSONResponse(shown)
+    return StreamingResponse(_lines(port, offer, shown), media_type="application/x-ndjson")
+
+
+async def _lines(port: PairingPort, offer: Offer, shown: dict[str, Any]) -> AsyncIterator[bytes]:
+    try:
+        yield encode(shown) + b"\n"
+        while not (await asyncio.wait([offer.outcome], timeout=_KEEPALIVE_S))[0]:
+            yield b"\n"
+        try:
+            yield encode({"here": port.name, "paired": offer.outcome.result().describe()}) + b"\n"
+        except BatonError as error:
+            yield encode(error_body(error)) + b"\n"
+    finally:
+        if offer.is_good:
+            await port.withdraw()
+
+
+async def _withdraw(request: Request) -> Response:
+    await _port(request).withdraw()
+    return JSONResponse(_port(request).snapshot())
+
+
+async def _join(request: Request) -> Response:
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Join)
+    port = _port(request)
+    if asked.to is None:
+        paired = await port.join_found(asked.code, asked.role)
+    else:
+        paired = await port.join(asked.to, asked.code, asked.role)
+    return JSONResponse({"here": port.name, "paired": paired.describe()})
+
+
+async def _peers(request: Request) -> Response:
+    node = request.app.state.node
+    links = {link["node_id"]: link for link in node.links.snapshot()}
+    return JSONResponse(
+        [
+            {
+                **links.get(peer.node_id, {}),
+                "node_id": peer.node_id,
+                "name": peer.name,
+                "fingerprint": peer.fingerprint,
+                "addresses": list(peer.addresses),
+                "paired_at": peer.paired_at,
+                "role_wish": peer.role_wish,
+            }
+            for peer in node.peers.all()
+        ]
+    )
+
+
+async def _remove(request: Request) -> Response:
+    """Unpair: by name, id or fingerprint."""
+    node = request.app.state.node
+    peer = node.peers.named(request.path_params["peer"])
+    link = node.links.get(peer.node_id)
+    node.peers.unpair(peer.node_id, link)
+    return JSONResponse({"removed": peer.name, "node_id": peer.node_id, "told": link is not None})
+
+
+def _port(request: Request) -> PairingPort:
+    port: PairingPort = request.app.state.node.pairing
+    return port
+
+
+def _convert(body: dict[str, Any], kind: type[_Asked]) -> _Asked:
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"what was asked is not valid: {error}") from None
+
+
+async def _addresses(offer: Offer) -> list[str]:
+    """Where the other computer can call this one, as it would be typed there."""
+    hosts = [
+        str(address.ip) for segment in await asyncio.to_thread(segments) for address in segment.addresses
+    ]
+    return [join_address(host, offer.port) for host in hosts]

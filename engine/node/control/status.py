@@ -1,0 +1,47 @@
+"""This computer and each paired one, as they are just now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from engine.errors import PeerError
+from engine.node.peer_link import PeerLink
+from engine.server.json import JSONResponse
+
+# What a node tells of itself to paired ones.
+DESCRIBE = "node.describe"
+
+# A peer that takes longer is shown without what it would have said.
+_TIMEOUT_S = 2.0
+
+
+def routes() -> list[Route]:
+    return [Route("/status", _status)]
+
+
+async def _status(request: Request) -> Response:
+    node = request.app.state.node
+    links: list[PeerLink] = node.links.all()
+    told = dict(await asyncio.gather(*map(_ask, links)))
+    peers = [
+        {
+            **peer,
+            "node": told.get(peer["node_id"]),
+            "ceiling": msgspec.to_builtins(node.link_doctor.ceiling_for(peer["node_id"])),
+        }
+        for peer in node.links.snapshot()
+    ]
+    return JSONResponse({"node": node.describe(), "peers": peers})
+
+
+async def _ask(link: PeerLink) -> tuple[str, Any]:
+    try:
+        return link.peer.node_id, await link.call(DESCRIBE, timeout_s=_TIMEOUT_S)
+    except PeerError:
+        return link.peer.node_id, None

@@ -1,0 +1,220 @@
+"""The prefill engines that run on this computer for paired ones: one a model and computer, started when that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from engine import config
+from engine.errors import ModelNotFound, PeerRefused
+from engine.handoff.transport import Address
+from engine.node.identity import TrustStore
+from engine.node.listening import listening_fault
+from engine.node.logs import RotatingLog
+from engine.node.peer_link import PeerLink
+from engine.node.peer_links import PeerLinks
+from engine.node.supervisor import EngineProcess, State
+from engine.wire.messages import Digest, Name
+
+log = logging.getLogger(__name__)
+
+# A worker outlives the link with the computer that it works for by this much: cables are pulled, daemons restarted.
+KEPT_WITHOUT_LINK_S = 60.0
+
+# The largest models take minutes to load from a slow disk.
+_LOAD_TIMEOUT_S = 600.0
+
+START, STOP = "prefill.start", "prefill.stop"
+
+# What a peer may ask this computer to set aside for its prompts.
+_MAX_CTX = config.CTX.maximum or 1
+_MAX_SLOTS = config.SLOTS.maximum or 1
+
+
+class StartPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decode engine wants a worker with the model of this digest. `dial` is the port where it waits for its call."""
+
+    digest: Digest
+    model: Name
+    n_ctx: Annotated[int, Meta(ge=16, le=_MAX_CTX)]
+    n_slots: Annotated[int, Meta(ge=1, le=_MAX_SLOTS)]
+    dial: Annotated[int, Meta(ge=1, le=65535)] | None = None
+
+
+class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    digest: Digest
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    peer_id: str
+    peer_name: str
+    asked: StartPrefill
+    process: EngineProcess
+    link: dict[str, Any]
+
+
+class Workers:
+    """Starts and ends workers as paired computers ask, and when they are paired no more."""
+
+    def __init__(
+        self,
+        *,
+        find: Callable[[str], Awaitable[Path | None]],
+        name: str,
+        links: Callable[[], PeerLinks],
+        trust: TrustStore,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log_folder: Path,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`find` gives the file of the model with a digest; `words` are the flags that every worker gets."""
+        self._find = find
+        self._name = name
+        self._links = links
+        self._trust = trust
+        self._words = tuple(words)
+        self._environment = environment
+        self._log_folder = log_folder
+        self._on_change = on_change
+        self._workers: dict[tuple[str, str], _Worker] = {}
+        self._lonely: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for handle in self._lonely.values():
+            handle.cancel()
+        await asyncio.gather(*(self._end(key) for key in list(self._workers)))
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "model": worker.asked.model,
+                "for": worker.peer_name,
+                "for_node_id": worker.peer_id,
+                "link": worker.link,
+                **worker.process.snapshot(),
+            }
+            for worker in self._workers.values()
+        ]
+
+    @property
+    def models(self) -> set[str]:
+        """What is loaded for others."""
+        return {worker.asked.model for worker in self._workers.values()}
+
+    async def start(self, link: PeerLink, params: Any) -> Any:
+        """`prefill.start`: have a worker ready; its port where it waits to be called. Raises PeerRefused."""
+        asked = msgspec.convert(params, StartPrefill)
+        key = (link.peer.node_id, asked.digest)
+        worker = self._workers.get(key)
+        if worker is not None and worker.asked != asked:
+            await self._end(key)
+            worker = None
+        if worker is None:
+            path = await self._find(asked.digest)
+            if path is None:
+                raise ModelNotFound(
+                    f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
+                    f"`baton models send {asked.model}`"
+                )
+            worker = self._workers[key] = self._new(link, asked, path)
+            worker.process.start()
+            self._on_change()
+        await worker.process.until_settled(_LOAD_TIMEOUT_S)
+        if worker.process.state is not State.READY:
+            if worker.process.state is State.FAILED:
+                await self._end(key)
+            raise PeerRefused(str(worker.process.failure()))
+        return {"port": worker.process.port}
+
+    async def stop(self, link: PeerLink, params: Any) -> Any:
+        """`prefill.stop`: the decode engine has been unloaded."""
+        asked = msgspec.convert(params, StopPrefill)
+        await self._end((link.peer.node_id, asked.digest))
+        return None
+
+    def look_again(self) -> None:
+        """Links or pairings have changed."""
+        linked = {link.peer.node_id for link in self._links().all()}
+        paired = {peer["node_id"] for peer in self._links().snapshot()}
+        for key in list(self._workers):
+            peer_id = key[0]
+            if peer_id not in paired:
+                self._spawn_end(key)
+            elif peer_id in linked:
+                if (handle := self._lonely.pop(peer_id, None)) is not None:
+                    handle.cancel()
+            elif peer_id not in self._lonely:
+                loop = asyncio.get_running_loop()
+                self._lonely[peer_id] = loop.call_later(KEPT_WITHOUT_LINK_S, self._end_all_of, peer_id)
+
+    def _end_all_of(self, peer_id: str) -> None:
+        self._lonely.pop(peer_id, None)
+        for key in list(self._workers):
+            if key[0] == peer_id:
+                self._spawn_end(key)
+
+    def _spawn_end(self, key: tuple[str, str]) -> None:
+        task = asyncio.create_task(self._end(key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, key: tuple[str, str]) -> None:
+        worker = self._workers.pop(key, None)
+        if worker is not None:
+            self._on_change()
+            await worker.process.stop()
+
+    def _new(self, link: PeerLink, asked: StartPrefill, path: Path) -> _Worker:
+        self._trust.add_certificate(link.peer.certificate_der)
+        words = ["worker", "--model", str(path), "--trust", link.peer.fingerprint, *self._words]
+        words += ["--ctx", str(asked.n_ctx), "--slots", str(asked.n_slots)]
+        if asked.dial is not None:
+            words += ["--dial", str(Address(host=link.remote_host, port=asked.dial))]
+        worker: _Worker
+        process = EngineProcess(
+            f"{asked.model} for {link.peer.name}",
+            [*words, *([] if asked.dial else _listening(link.local_host, _free_port(link.local_host)))],
+            log=RotatingLog(self._log_folder / f"worker-{asked.model}.log"),
+            on_change=lambda: self._on_state(worker, link.local_host),
+            on_event=lambda event: self._on_event(worker, event),
+            environment=self._environment,
+            has_health=False,
+        )
+        worker = _Worker(
+            peer_id=link.peer.node_id, peer_name=link.peer.name, asked=asked, process=process, link={}
+        )
+        return worker
+
+    def _on_state(self, worker: _Worker, host: str) -> None:
+        process = worker.process
+        if process.state is State.READY and worker.asked.dial is None and process.port is not None:
+            # The decode engine goes on calling the same port, whatever becomes of this process.
+            kept = process.words[: process.words.index("--listen")]
+            process.words = (*kept, *_listening(host, process.port))
+        if process.state is not State.READY:
+            worker.link = {}
+        self._on_change()
+
+    def _on_event(self, worker: _Worker, event: dict[str, Any]) -> None:
+        if "link" in event:
+            worker.link = {"connected": bool(event["link"]), "note": event.get("note", "")}
+            self._on_change()
+
+
+def _free_port(host: str) -> int:
+    """The port that firewalls may know; any where another worker has it."""
+    return 0 if listening_fault(host, config.COURIER_PORT) else config.COURIER_PORT
+
+
+def _listening(host: str, port: int) -> list[str]:
+    return ["--listen", str(Address(host=host, port=port))]

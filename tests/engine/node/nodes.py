@@ -1,0 +1,164 @@
+"""Nodes as their users run them: a process each, with folders of its own and the command line beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+# Far more than any step takes on a busy computer.
+TIMEOUT_S = 60.0
+
+# How often something is looked at that tells nobody when it changes.
+LOOK_EVERY_S = 0.05
+
+
+class NodeProcess:
+    """One `baton node`; `enter` are words before it, which start it in another place, such as a network namespace."""
+
+    def __init__(
+        self, folder: Path, name: str, *flags: str, models: Path | None = None, enter: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.folder = folder / name
+        self._enter = tuple(enter)
+        self._flags = flags
+        kinds = ("config", "cache", "data", "state")
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("BATON_", "XDG_"))},
+            **{f"XDG_{kind.upper()}_HOME": str(self.folder / kind) for kind in kinds},
+            "HOME": str(self.folder),
+            "BATON_MODELS": str(models or self.folder / "models"),
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+        }
+        self.ready: dict[str, Any] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        if error is not None:
+            for log in sorted(self.folder.rglob("*.log")):
+                print(f"--- {self.name}: {log.name}\n{log.read_text(errors='replace')[-4000:]}")
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name, *self._flags]
+        with (self.folder / "node-stderr.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                words,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "node-stderr.log").read_text()
+        self.ready = json.loads(line)
+
+    def end(self) -> None:
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def kill(self) -> None:
+        """As the system does when memory runs out."""
+        assert self.process is not None
+        self.process.kill()
+        self.end()
+
+    @property
+    def endpoint(self) -> str:
+        url: str = self.ready["endpoint"]
+        return url
+
+    def baton(self, *words: str, expect: int = 0, timeout_s: float = TIMEOUT_S) -> str:
+        """Run a command of Baton's as this node's user; what it prints."""
+        done = subprocess.run(
+            [*self._baton, *words], env=self.environment, capture_output=True, text=True, timeout=timeout_s
+        )
+        assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if expect == 0 else done.stderr
+
+    def control(self, path: str) -> Any:
+        note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
+        return self.get(f"http://127.0.0.1:{note['port']}{path}", key=note["token"])
+
+    def get(self, url: str, *, key: str = "") -> Any:
+        return json.loads(self._curl(url, key=key))
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.control("/state")
+        return found
+
+    def until(self, is_so: Callable[[dict[str, Any]], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
+        """Look at the state until `is_so` finds something in it; returns that."""
+        give_up_at = time.monotonic() + timeout_s
+        while True:
+            state = self.state()
+            if found := is_so(state):
+                return found
+            assert time.monotonic() < give_up_at, json.dumps(state, indent=1)
+            time.sleep(LOOK_EVERY_S)
+
+    def ask(self, model: str, prompt: str, **fields: Any) -> dict[str, Any]:
+        body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "return_tokens": True}
+        found: dict[str, Any] = json.loads(
+            self._curl(f"{self.endpoint}/v1/completions", body=json.dumps(body | fields))
+        )
+        return found
+
+    def _curl(self, url: str, *, key: str = "", body: str | None = None) -> bytes:
+        """Asked from where the node is, as the computer's own programs do."""
+        if not self._enter:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            method = "GET" if body is None else "POST"
+            return httpx.request(method, url, headers=headers, content=body, timeout=TIMEOUT_S).content
+        words = [*self._enter, sys.executable, "-c", _ASK, url, key, body or ""]
+        return subprocess.run(words, check=True, capture_output=True, timeout=TIMEOUT_S).stdout
+
+    @property
+    def _baton(self) -> list[str]:
+        return [*self._enter, sys.executable, "-m", "engine"]
+
+
+_ASK = """
+import sys, urllib.request, urllib.error
+url, key, body = sys.argv[1:]
+ask = urllib.request.Request(url, data=body.encode() or None, headers={"Authorization": "Bearer " + key})
+try:
+    answer = urllib.request.urlopen(ask, timeout=50).read()
+except urllib.error.HTTPError as error:
+    answer = error.read()
+sys.stdout.buffer.write(answer)
+"""
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The data of each event of a stream, but for its end."""
+    for line in response.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))

@@ -1,0 +1,193 @@
+"""Processes that are kept running: every end is explained, and another start follows where it may help."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.node import supervisor
+from engine.node.logs import RotatingLog
+from engine.node.supervisor import EngineProcess, State, explain
+
+TIMEOUT_S = 20.0
+
+CHILD = """
+import json, os, signal, sys, time
+words = sys.argv[1:]
+print("I am here", file=sys.stderr, flush=True)
+if "refuse" in words:
+    print("baton: the model file is cut short: fetch it again", file=sys.stderr)
+    sys.exit(2)
+if "break" in words:
+    sys.exit(1)
+print("no json at all", flush=True)
+print("x" * 200000, flush=True)
+for line in sys.stdin:
+    if line.strip() == "hello":
+        break
+print(json.dumps({"ready": True, "port": 1, "pid": os.getpid()}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"heard": line.strip()}), flush=True)
+"""
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            await work
+
+    asyncio.run(bounded())
+
+
+class Kept:
+    """A process of ours, and what is heard of it."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.states: list[State] = []
+        self.log = RotatingLog(folder / "engine.log")
+        self.process = EngineProcess(
+            "engine",
+            words,
+            log=self.log,
+            on_change=lambda: self.states.append(self.process.state),
+            on_event=self.events.append,
+            has_health=False,
+        )
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not is_so():
+                await self.process.until_changed()
+
+
+@pytest.fixture(autouse=True)
+def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
+
+
+def test_it_is_started_heard_and_ended(tmp_path: Path) -> None:
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process.tell("greeting", "hello")
+        kept.process.start()
+        assert await kept.process.until_settled(TIMEOUT_S)
+        assert (kept.process.state, kept.process.port) == (State.READY, 1)
+        kept.process.tell("word", "go on")
+        await kept.until(lambda: kept.events == [{"heard": "go on"}])
+        await kept.process.stop()
+        assert kept.states == [State.STARTING, State.READY, State.STOPPED]
+        assert kept.log.tail(1) == ["I am here"]
+        assert kept.process.pid is None
+
+    run(work())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="knows no signals")
+def test_one_that_is_killed_comes_back_and_is_told_the_same_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process.tell("greeting", "hello")
+        kept.process.tell("target", "old")
+        kept.process.start()
+        await kept.until(lambda: kept.process.state is State.READY)
+        kept.process.tell("target", "new")
+        first = kept.process.ready["pid"]
+        os.kill(first, signal.SIGKILL)
+        await kept.until(lambda: kept.process.state is State.READY and kept.process.ready["pid"] != first)
+        await kept.until(lambda: kept.events[-1:] == [{"heard": "new"}])
+        (outcome,) = kept.process.outcomes
+        assert "killed (SIGKILL)" in outcome.reason and outcome.status == -signal.SIGKILL
+        assert outcome.log_lines[-1] == "I am here"
+        await kept.process.stop()
+
+    run(work())
+
+
+def test_one_that_was_asked_for_what_cannot_be_says_why_and_stays_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        kept = Kept(tmp_path, "refuse")
+        kept.process.start()
+        assert await kept.process.until_settled(TIMEOUT_S)
+        assert (kept.process.state, kept.process.n_starts) == (State.FAILED, 1)
+        assert str(kept.process.failure()) == "engine: the model file is cut short: fetch it again"
+        await kept.process.stop()
+
+    run(work())
+
+
+def test_one_that_breaks_again_and_again_is_started_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await real_sleep(0)
+
+    async def work() -> None:
+        kept = Kept(tmp_path, "break")
+        monkeypatch.setattr(supervisor.asyncio, "sleep", note)
+        kept.process.start()
+        await kept.until(lambda: len(waits) >= 4)
+        await kept.process.stop()
+        assert waits[:4] == [0.2, 0.4, 0.8, 1.6]
+        assert kept.process.state is State.STOPPED
+
+    run(work())
+
+
+def test_stopping_ends_a_wait_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        kept = Kept(tmp_path, "break")
+        kept.process.start()
+        await kept.until(lambda: kept.process.n_starts >= 3)
+        await kept.until(lambda: kept.process.state is State.WAITING)
+        await kept.process.stop()
+        n_starts = kept.process.n_starts
+        assert kept.process.state is State.STOPPED
+        assert kept.process.n_starts == n_starts
+
+    run(work())
+
+
+def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is one where nothing answers."""
+    monkeypatch.setattr(supervisor, "_HEALTH_EVERY_S", 0.01)
+
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process._has_health = True
+        kept.process.tell("greeting", "hello")
+        kept.process.start()
+        await kept.until(lambda: bool(kept.process.outcomes))
+        assert "stopped answering" in kept.process.outcomes[0].reason
+        await kept.process.stop()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "reason"),
+    [
+        (0, [], "it ended by itself"),
+        (1, ["baton: the disk is full"], "the disk is full"),
+        (1, ["Traceback"], "it failed with status 1; its log has the details"),
+        (143, [], "it was told to end (SIGTERM)"),
+        (-11, [], "it crashed (SIGSEGV)"),
+        (-9, [], "it was killed (SIGKILL); the system does that when memory runs out"),
+        (-70, [], "it was ended by signal 70"),
+    ],
+)
+def test_every_end_is_explained(status: int, lines: list[str], reason: str) -> None:
+    assert explain(status, lines) == reason
