@@ -126,7 +126,7 @@ def _by_ip(change: Profile, before: Before) -> list[Step]:
     if not before.has_address:
         steps.append(
             Step(
-                do=Run(words=("ip", "address", "add", *address)),
+                do=Run(words=("ip", "address", "replace", *address)),
                 undo=Run(words=("ip", "address", "delete", *address)),
                 there=Run(
                     words=(

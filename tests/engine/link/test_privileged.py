@@ -62,7 +62,7 @@ def any_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_changes_are_made_said_and_undone_the_other_way_round(tmp_path: Path) -> None:
     system = System(tmp_path)
     system.carry_out("apply", PROFILE, SYSCTLS)
-    assert system.ran == ["ip link set dev eth1 mtu 9000", "ip address add 10.71.17.5/24 dev eth1"]
+    assert system.ran == ["ip link set dev eth1 mtu 9000", "ip address replace 10.71.17.5/24 dev eth1"]
     assert system.rmem_max.read_text() == "33554432"
     assert [line["done"].partition(":")[0] for line in system.said] == [
         *system.ran,
@@ -93,8 +93,8 @@ def test_what_was_there_is_on_the_disk_before_anything_is_changed(tmp_path: Path
 
 
 def test_a_step_that_fails_puts_everything_back(tmp_path: Path) -> None:
-    system = System(tmp_path, fails="address add")
-    with pytest.raises(HostError, match=r"address add.*everything was put back"):
+    system = System(tmp_path, fails="address replace")
+    with pytest.raises(HostError, match=r"address replace.*everything was put back"):
         system.carry_out("apply", SYSCTLS, PROFILE)
     assert system.ran[-1] == "ip link set dev eth1 mtu 1500"
     assert system.rmem_max.read_text() == "212992" and not system.roots.sysctl_file.exists()
@@ -120,6 +120,20 @@ def test_a_second_plan_waits_for_the_first_to_be_undone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--undo"):
         system.carry_out("apply", PROFILE)
     assert system.ran == []
+
+
+def test_what_a_start_of_the_system_forgot_is_done_again(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    system.carry_out("apply", PROFILE, SYSCTLS)
+    before = Journal(system.roots.state).entries
+    system.ran.clear()
+    system.carry_out("apply", PROFILE)
+    assert system.ran == ["ip link set dev eth1 mtu 9000", "ip address replace 10.71.17.5/24 dev eth1"]
+    assert Journal(system.roots.state).entries == before
+    with pytest.raises(UserError, match="--undo"):
+        system.carry_out("apply", msgspec.structs.replace(PROFILE, mtu=8000))
+    system.carry_out("undo")
+    assert system.ran[-1] == "ip link set dev eth1 mtu 1500" and system.rmem_max.read_text() == "212992"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_ip() -> None:
     assert done(steps) == [
         "ip link set dev enp7s0 up",
         "ip link set dev enp7s0 mtu 9000",
-        "ip address add 10.71.17.5/24 dev enp7s0",
+        "ip address replace 10.71.17.5/24 dev enp7s0",
     ]
     assert undone(steps) == [
         "ip address delete 10.71.17.5/24 dev enp7s0",

@@ -41,7 +41,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def preview(node_id: str, **rest: Any) -> Preview:
         asked.append({"node_id": node_id, **rest})
         plan = Plan(interface="eth1", changes=(CHANGE,))
-        return Preview(plan=plan, steps=("write it",), in_force=())
+        return Preview(plan=plan, steps=("write it",), blocked=False)
 
     monkeypatch.setattr(link_doctor, "preview", preview)
     return asked
