@@ -296,6 +296,13 @@ CODEC = Setting(
     help="how K and V travel from the worker: raw, packed without loss, or auto, whichever of the two is sooner; "
     "int8 halves them, and changes answers a little",
 )
+MEASURE = Setting(
+    name="measure",
+    kind=str,
+    default="auto",
+    choices=("auto", "never"),
+    help="whether models that both computers have are measured when there is time, to agree who prefills",
+)
 WEIGHTS = Setting(
     name="weights",
     kind=str,

@@ -56,7 +56,9 @@ class NodeProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name, *self._flags]
+        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name]
+        # what is measured while a test runs would change roles in the middle of it
+        words += ["--measure", "never", *self._flags]
         with (self.folder / "node-stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words,
@@ -102,6 +104,12 @@ class NodeProcess:
         )
         assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if expect == 0 else done.stderr
+
+    def popen(self, *words: str) -> subprocess.Popen[str]:
+        """A command that goes on; its output can be read."""
+        return subprocess.Popen(
+            [*self._baton, *words], env=self.environment, stdout=subprocess.PIPE, text=True
+        )
 
     def control(self, path: str) -> Any:
         note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
