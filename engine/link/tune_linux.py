@@ -90,21 +90,20 @@ def _by_networkd(change: Profile, before: Before, roots: Roots) -> list[Step]:
     content = (
         "# Written by `baton link tune --apply`; `baton link tune --undo` removes it.\n"
         f"[Match]\nName={change.interface}\n\n[Link]\nMTUBytes={change.mtu}\n\n"
-        f"[Network]\nAddress={change.host}/{PREFIX}\nDHCP=no\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n"
+        f"[Network]\nAddress={change.host}/{PREFIX}\nDHCP=no\nKeepConfiguration=static\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n"
         "DefaultRouteOnDevice=no\n"
     )
+    # Has it look at every interface whose file came or went; `reconfigure` would drop addresses that others gave,
+    # which KeepConfiguration leaves.
     reload = Run(words=("networkctl", "reload"))
-    configure = Run(words=("networkctl", "reconfigure", change.interface))
     mtu_back = ("ip", "link", "set", "dev", change.interface, "mtu", str(before.mtu))
     is_there = Run(words=("ip", "-oneline", "link", "show", "dev", change.interface))
-    # Undone from the last to the first: the file, then the two calls that have networkd notice.
+    # Undone from the last to the first.
     return [
         Step(undo=Run(words=mtu_back), there=is_there),
-        Step(undo=configure, there=is_there),
         Step(undo=reload),
         Step(do=Write(path=roots.networkd_file, content=content), undo=Remove(path=roots.networkd_file)),
         Step(do=reload),
-        Step(do=configure),
     ]
 
 
@@ -126,7 +125,7 @@ def _by_ip(change: Profile, before: Before) -> list[Step]:
     if not before.has_address:
         steps.append(
             Step(
-                do=Run(words=("ip", "address", "add", *address)),
+                do=Run(words=("ip", "address", "replace", *address)),
                 undo=Run(words=("ip", "address", "delete", *address)),
                 there=Run(
                     words=(

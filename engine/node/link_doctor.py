@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+import psutil
 
 from engine.errors import BatonError, HostError, PeerError, ProtocolError, UserError
 from engine.link.ceilings import Ceiling, Ceilings, ceiling_of, seen_from_there
@@ -26,6 +27,7 @@ from engine.link.probe_ports import ProbePorts
 from engine.link.probe_wire import TOKEN_BYTES
 from engine.link.report import HostFacts, PeerHalf, Report
 from engine.link.tuning import PeerEnd, Preview, preview
+from engine.node.interface_events import InterfaceEvents
 
 if TYPE_CHECKING:
     from engine.node.peer_link import PeerLink
@@ -87,11 +89,16 @@ class LinkDoctor:
         self._network: Network | None = None
         self._rechecking: asyncio.Task[None] | None = None
         self._rechecked_s = -_PROBE_AGAIN_AFTER_S
+        self._outline: object = None
+        self._events = InterfaceEvents(self.on_interfaces_changed)
 
     async def start(self) -> None:
         await self._read_network()
+        self._outline = await asyncio.to_thread(_outline)
+        self._events.start()
 
     async def close(self) -> None:
+        self._events.close()
         if self._rechecking is not None:
             self._rechecking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -174,6 +181,10 @@ class LinkDoctor:
 
     async def _recheck(self) -> None:
         await asyncio.sleep(_SETTLE_S)
+        outline = await asyncio.to_thread(_outline)
+        if outline == self._outline:
+            return
+        self._outline = outline
         try:
             await self._read_network()
             self._on_change()
@@ -337,6 +348,11 @@ class LinkDoctor:
             await self._read_network()
             self._on_change()
         return None
+
+
+def _outline() -> object:
+    """What a link depends on, quickly read: some systems do not tell of changes, and are looked at again and again."""
+    return {name: (found.isup, found.mtu, found.speed) for name, found in psutil.net_if_stats().items()}
 
 
 async def _peer_end(link: PeerLink) -> PeerEnd | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,6 +37,7 @@ SYSCTLS = Sysctls(
 HELPER = """
 import sys
 from pathlib import Path
+from typing import Any
 from engine.link.privileged import main
 from engine.link.tune import Roots
 etc, proc_sys, state = map(Path, sys.argv[1:])
@@ -88,7 +90,7 @@ class Computer:
             timeout=60,
         )
 
-    def state_of_everything(self) -> object:
+    def state_of_everything(self) -> tuple[Any, ...]:
         """All that tuning may change."""
         link = json.loads(self.inside("ip", "-json", "address", "show", "dev", "cable"))[0]
         addresses = sorted(found["local"] for found in link["addr_info"] if found["family"] == "inet")
@@ -143,8 +145,14 @@ except OSError as error:
         "net.ipv4.tcp_rmem = 4096 131072 33554432" in (here.etc / "sysctl.d/90-baton-link.conf").read_text()
     )
 
-    twice = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)))
-    assert twice.returncode == 1 and "--undo" in json.loads(twice.stdout)["error"]
+    tuned = here.state_of_everything()
+    another = msgspec.structs.replace(PROFILE, mtu=8000)
+    refused = here.helper(Order(action="apply", changes=(another,)))
+    assert refused.returncode == 1 and "--undo" in json.loads(refused.stdout)["error"]
+    here.inside("ip", "address", "flush", "dev", "cable", "scope", "global")
+    assert here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS))).returncode == 0
+    assert here.state_of_everything()[:2] == tuned[:2] and HOST in here.state_of_everything()[2]
+    here.inside("ip", "address", "replace", f"{here.end.host}/30", "dev", "cable")
 
     undone = here.helper(Order(action="undo"))
     assert undone.returncode == 0, undone.stdout + undone.stderr
@@ -165,7 +173,7 @@ def test_what_a_killed_helper_left_is_undone(
     killed = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)), before=killing)
     assert killed.returncode == -signal.SIGKILL
     assert (here.state_of_everything() == at_first) == (number == 1 and when == "before")
-    refused = here.helper(Order(action="apply", changes=(SYSCTLS,)))
+    refused = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)))
     assert "--undo" in json.loads(refused.stdout)["error"]
     assert here.helper(Order(action="undo")).returncode == 0
     assert here.state_of_everything() == at_first
