@@ -40,6 +40,11 @@ def node_log() -> Path:
     return log_dir() / "node.log"
 
 
+def service_log() -> Path:
+    """What a node that the system started says where the system keeps no log of its own (macOS)."""
+    return log_dir() / "service.log"
+
+
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
     given = os.environ.get("BATON_MODELS")
@@ -59,6 +64,11 @@ def node_dir() -> Path:
 def peers_file() -> Path:
     """The computers that this one is paired with."""
     return config_dir() / "peers.json"
+
+
+def updates_file() -> Path:
+    """Is there where a person has allowed paired computers to update this one."""
+    return config_dir() / "allow-updates"
 
 
 def identity_dir(given: str | None = None) -> Path:

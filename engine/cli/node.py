@@ -14,6 +14,7 @@ from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import log_to, log_to_stderr, tell
 from engine.errors import UserError
+from engine.paths import node_log, own_command, updates_file
 
 if TYPE_CHECKING:
     from engine.node.daemon import Node
@@ -37,11 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_flags(parser, SETTINGS)
     add_lifetime_flags(parser)
     parser.add_argument("--stop", action="store_true", help="end the node that runs, and its engines")
+    parser.add_argument(
+        "--allow-updates",
+        action="store_true",
+        help="let paired computers update Baton here, from now on (see baton setup-peer --allow-updates)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.stop:
         return _stop(args)
+    if args.allow_updates:
+        from engine.node.updates import set_allowance
+
+        set_allowance(updates_file(), allowed=True)
     if args.exit_with_stdin:
         watch_stdin()
     api_key = os.environ.get("BATON_API_KEY") or None
@@ -54,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
         )
     log_to_stderr()
 
-    from engine.node.logs import node_log_handler
-    from engine.paths import node_log
+    from engine.node.logs import node_log_handler, trim_stderr
+    from engine.paths import node_log, service_log
 
+    trim_stderr(service_log())
     log_to(node_log_handler(node_log()))
 
     from engine.node.daemon import Node, NodeOptions
@@ -67,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         runner.run()
     finally:
         runner.close()
+    if node.is_to_start_anew:  # an update has put other files in the place of those that run
+        os.execv(sys.executable, [*own_command(), *sys.argv[1:]])
     return 0
 
 

@@ -26,7 +26,7 @@ from engine.node.agreement import Agreement
 from engine.node.announcement import clean_name
 from engine.node.awake import Awake
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, status, wake
+from engine.node.control import discovery, pairing, permission, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -50,10 +50,11 @@ from engine.node.reports import Reports
 from engine.node.secrets import Secrets
 from engine.node.shelf import Shelf
 from engine.node.supervisor import State
+from engine.node.updates import Updates
 from engine.node.wake_on_lan import WakeOnLan
 from engine.node.wishes import Wishes
 from engine.node.workers import START, STOP, Workers
-from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file
+from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
 from engine.server.run import HttpServer, is_loopback
 from engine.server.settings import ServerSettings
 from engine.version import baton_version
@@ -105,6 +106,7 @@ class Node:
         self.options = options
         self.news = News()
         self._place = Place()
+        self.is_to_start_anew = False
         self._stopping = asyncio.Event()
         self._announcing: set[asyncio.Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,6 +122,10 @@ class Node:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def _start_anew(self) -> None:
+        self.is_to_start_anew = True
+        self.stop()
 
     def stop_soon(self) -> None:
         """From any thread, and however far the start has come."""
@@ -189,7 +195,7 @@ class Node:
             node_id=self.identity.node_id,
             name=options.name,
             version=baton_version(),
-            port=options.node_port,
+            port=lambda: self._node_port,
             on_change=lambda: self._on_found(),
             remembered=self.peers.all,
         )
@@ -234,6 +240,9 @@ class Node:
             own_host=self._own_host,
             memory=data_dir() / "local-network-worked",
             on_change=add("permission", lambda: self.permission.snapshot()),
+        )
+        self.updates = Updates(
+            version=baton_version(), name=options.name, allowance=updates_file(), restart=self._start_anew
         )
         self.wake_on_lan = WakeOnLan(
             data_dir() / "wake.json",
@@ -331,6 +340,7 @@ class Node:
         self.offers.calls[STOP] = self.workers.stop
         self.offers.calls.update(self.link_doctor.handlers())
         self.offers.calls.update(self.wake_on_lan.handlers())
+        self.offers.calls.update(self.updates.handlers())
         self.offers.news.update(self.peers.news())
         self.shelf.offer_methods(self.offers)
         self.copies.offer_methods(self.offers)
@@ -386,8 +396,7 @@ class Node:
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
-        found = [one for one in self.discovery.found() if one.node_id == node_id]
-        return [address for one in found for address in one.addresses]
+        return self.discovery.addresses_of(node_id)
 
     def _someone(self) -> tuple[str, int] | None:
         """A paired computer's address, for a look at whether it can be called at all."""
@@ -397,7 +406,7 @@ class Node:
         return None
 
     def _own_host(self) -> str | None:
-        return next((link.local_host for link in self.links.all()), None)
+        return self.discovery.own_host
 
     def _is_paired(self, node_id: str) -> bool:
         return self.peers.get(node_id) is not None
@@ -522,7 +531,7 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, wake)
+    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates)
     return [route for part in parts for route in part.routes()]
 
 

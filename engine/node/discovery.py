@@ -16,10 +16,10 @@ import platform
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from zeroconf import DNSText, IPVersion, ServiceStateChange, Zeroconf  # type: ignore[attr-defined]
+from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from engine.config import NODE_PORT, join_address, split_address
@@ -27,7 +27,7 @@ from engine.errors import InvalidRequest, ProtocolError
 from engine.node.announcement import SERVICE_TYPE, Announcement, clean_name, new_instance
 from engine.node.direct_query import ask, text_entries
 from engine.node.interface_events import InterfaceEvents
-from engine.node.segments import Segment, segments
+from engine.node.segments import Segment, neighbours, segments
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,8 @@ class _Sighting:
 class Discovery:
     """A part of the node. `found` is ready at any time; `on_change` is called when it, or the snapshot, is another.
 
-    `instance` is this start's, drawn here where none is given. `remembered` are the paired peers. `look` is where the
-    interfaces come from.
+    `instance` is this start's, drawn here where none is given. `port` is where the node listens once this is started.
+    `remembered` are the paired peers. `look` is where the interfaces come from.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Discovery:
         name: str | None = None,
         instance: str | None = None,
         version: str,
-        port: int = NODE_PORT,
+        port: Callable[[], int] = lambda: NODE_PORT,
         on_change: Callable[[], None],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
         look: Callable[[], list[Segment]] = segments,
@@ -129,8 +129,9 @@ class Discovery:
             instance=instance or new_instance(),
             name=clean_name(name or platform.node()),
             version=version,
-            port=port,
+            port=NODE_PORT,
         )
+        self._port = port
         self._on_change = on_change
         self._remembered = remembered
         self._look = look
@@ -148,6 +149,11 @@ class Discovery:
     def instance(self) -> str:
         return self._announcement.instance
 
+    @property
+    def own_host(self) -> str | None:
+        """This computer's IPv4 address on its best network."""
+        return next((str(own.ip) for segment in self._segments for own in segment.addresses), None)
+
     def addresses_of(self, node_id: str) -> list[str]:
         """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
         known = [one.addresses for one in self.found() if one.node_id == node_id]
@@ -155,6 +161,7 @@ class Discovery:
         return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
     async def start(self) -> None:
+        self._announcement = replace(self._announcement, port=self._port())
         # It warns of what is expected here: interfaces that come and go. What matters is told as a fault.
         logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
         self._events.start()
@@ -356,7 +363,7 @@ class Discovery:
             if not segment.has_default_route and not segment.is_wireless and segment.name not in heard_on
         ]
         if quiet:
-            known = await asyncio.to_thread(_arp_hosts)
+            known = await asyncio.to_thread(neighbours)
             for segment in quiet:
                 hosts += segment.opposite_hosts()
                 hosts += [host for name, host in known if name == segment.name and segment.holds(host)]
@@ -465,17 +472,20 @@ class _Channel:
         )
 
     async def open(self, announcement: Announcement) -> None:
+        try:
+            await self._open(announcement)
+        except (OSError, RuntimeError, ZeroconfError) as error:
+            self.fault = (
+                f"it cannot be opened ({getattr(error, 'strerror', None) or error or type(error).__name__})"
+            )
+
+    async def _open(self, announcement: Announcement) -> None:
         # By address: the number of an interface would bind its first IPv6 address, and zones come with link-local ones.
         own = self._addresses(self.segment)[0]
-        try:
-            self._try_to_bind(own)
-            zeroconf = AsyncZeroconf(
-                interfaces=[own],
-                ip_version=IPVersion.V4Only if self.family == _IPV4 else IPVersion.V6Only,
-            )
-        except (OSError, RuntimeError) as error:
-            self.fault = f"it cannot be opened ({getattr(error, 'strerror', None) or error})"
-            return
+        self._try_to_bind(own)
+        zeroconf = AsyncZeroconf(
+            interfaces=[own], ip_version=IPVersion.V4Only if self.family == _IPV4 else IPVersion.V6Only
+        )
         self._zeroconf = zeroconf
         await zeroconf.zeroconf.async_wait_for_start()
         if not zeroconf.zeroconf.engine.senders:
@@ -592,12 +602,3 @@ def _plain(one: Found) -> dict[str, Any]:
 
 def _split_host(address: str) -> str:
     return split_address(address)[0]
-
-
-def _arp_hosts() -> list[tuple[str, str]]:
-    """Interface and IPv4 address of each neighbour that this computer has spoken with; Linux tells by a file."""
-    try:
-        lines = Path("/proc/net/arp").read_text(encoding="ascii").splitlines()[1:]
-    except OSError:
-        return []
-    return [(fields[5], fields[0]) for line in lines if len(fields := line.split()) == 6]

@@ -183,7 +183,7 @@ class Engines:
         engine: LoadedEngine
         process = EngineProcess(
             model.model_id,
-            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", *self._words],
+            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *self._words],
             log=RotatingLog(self._log_folder / f"serve-{model.model_id}.log"),
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),

@@ -6,6 +6,7 @@ and virtual machines are none: nobody is behind them but this computer itself, o
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import sys
@@ -14,6 +15,10 @@ from pathlib import Path
 
 import ifaddr
 import psutil
+
+from engine.errors import HostError
+from engine.link.commands import Runner, run_command
+from engine.link.interfaces import Kind, read_network
 
 # Interfaces that the systems make for themselves, and those of tunnels and virtual machines.
 _NEVER = {
@@ -24,6 +29,13 @@ _NEVER = {
     "win32": r"(?i).*(loopback|vethernet|virtualbox|vmware|hyper-v|bluetooth|tailscale|wireguard|openvpn|tap-|"
     r"zerotier|wan miniport|teredo|isatap|wi-fi direct).*",
 }
+
+_SYS_NET = Path("/sys/class/net")
+_PROC_NET = Path("/proc/net")
+
+# A line of macOS's `arp -an` with a hardware address, and what Linux writes where there is none.
+_ARP_LINE = re.compile(r"\((\d+(?:\.\d+){3})\) at (?:[0-9a-f]{1,2}:){5}[0-9a-f]{1,2} on (\S+)")
+_NO_HARDWARE_ADDRESS = "00:00:00:00:00:00"
 
 # How wireless interfaces are called where the system does not tell otherwise.
 _WIRELESS = re.compile(r"(?i)wl.*|wi-?fi.*|wlan.*|.*wireless.*")
@@ -77,7 +89,7 @@ class Segment:
 def segments() -> list[Segment]:
     """All there are now, best first. Does not block for long, but asks the system: call it off the loop."""
     stats = psutil.net_if_stats()
-    routed = _default_route_names()
+    routed, wireless = _routed_and_wireless(list(stats))
     found = []
     for adapter in ifaddr.get_adapters():
         name = adapter.nice_name if sys.platform == "win32" else adapter.name
@@ -103,7 +115,7 @@ def segments() -> list[Segment]:
                     link_local=link_local,
                     speed_mbit=state.speed,
                     has_default_route=name in routed,
-                    is_wireless=_is_wireless(name),
+                    is_wireless=name in wireless,
                 )
             )
     return sorted(found, key=lambda segment: (segment.rank, segment.name))
@@ -117,7 +129,7 @@ def _is_suitable(name: str, is_up: bool, flags: str) -> bool:
         return False
     if re.fullmatch(_NEVER.get(sys.platform, _NEVER["linux"]), name):
         return False
-    return sys.platform != "linux" or not _is_inner_port(Path("/sys/class/net") / name)
+    return sys.platform != "linux" or not _is_inner_port(_SYS_NET / name)
 
 
 def _is_inner_port(folder: Path) -> bool:
@@ -130,16 +142,31 @@ def _is_inner_port(folder: Path) -> bool:
     )
 
 
-def _is_wireless(name: str) -> bool:
-    if sys.platform != "linux":
-        return bool(_WIRELESS.fullmatch(name))
-    return (Path("/sys/class/net") / name / "wireless").exists()
+def _routed_and_wireless(names: list[str]) -> tuple[set[str], set[str]]:
+    """Over which of them the way to everywhere leads, and which are radio, as far as the system tells quickly."""
+    if sys.platform == "darwin":
+        with contextlib.suppress(HostError):
+            network = read_network()
+            routed = {each.name for each in network.interfaces if network.has_default_route(each)}
+            return routed, {each.name for each in network.interfaces if each.kind is Kind.WIFI}
+    if sys.platform == "win32":
+        return set(), {name for name in names if _WIRELESS.fullmatch(name)}
+    wireless = {name for name in names if (_SYS_NET / name / "wireless").exists()}
+    return {fields[0] for fields in _table("route") if fields[1] == fields[7] == "00000000"}, wireless
 
 
-def _default_route_names() -> set[str]:
-    """The interfaces that the way to everywhere leads over, where the system has a file that tells."""
+def neighbours(run: Runner = run_command) -> list[tuple[str, str]]:
+    """Interface and IPv4 address of each computer that this one has spoken with lately, where the system tells."""
+    if sys.platform == "darwin":
+        with contextlib.suppress(HostError):
+            return [(match[2], match[1]) for match in _ARP_LINE.finditer(run(["arp", "-an"]))]
+    return [(fields[5], fields[0]) for fields in _table("arp") if fields[3] != _NO_HARDWARE_ADDRESS]
+
+
+def _table(name: str) -> list[list[str]]:
+    """Of Linux's /proc/net, the rows under the header."""
     try:
-        lines = Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]
+        lines = (_PROC_NET / name).read_text(encoding="ascii").splitlines()[1:]
     except OSError:
-        return set()
-    return {fields[0] for line in lines if (fields := line.split()) and fields[1] == fields[7] == "00000000"}
+        return []
+    return [line.split() for line in lines]

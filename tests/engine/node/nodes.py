@@ -105,6 +105,12 @@ class NodeProcess:
         assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if expect == 0 else done.stderr
 
+    def popen(self, *words: str) -> subprocess.Popen[str]:
+        """A command that goes on; its output can be read."""
+        return subprocess.Popen(
+            [*self._baton, *words], env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+
     def control(self, path: str) -> Any:
         note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
         return self.get(f"http://127.0.0.1:{note['port']}{path}", key=note["token"])

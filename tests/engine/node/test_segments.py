@@ -9,14 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import HostError
+from engine.link.interfaces import Interface, Kind, Network, Route
 from engine.node import segments as module
-from engine.node.segments import Segment, segments
+from engine.node.segments import Segment, neighbours, segments
 
 Adapter = namedtuple("Adapter", "name nice_name index ips")
 Ip = namedtuple("Ip", "ip network_prefix")
 State = namedtuple("State", "isup speed flags")
 
 RUNNING = "up,broadcast,running,multicast"
+
+MAC = Network(
+    interfaces=(
+        Interface(name="en0", kind=Kind.WIFI, is_up=True, mtu=1500),
+        Interface(name="en7", kind=Kind.ETHERNET, is_up=True, mtu=9000),
+    ),
+    routes=(Route(destination="0.0.0.0/0", interface="en0", gateway="192.168.1.1"),),
+)
 
 
 def segment(name: str, *networks: str, **fields: object) -> Segment:
@@ -57,6 +67,7 @@ def system(
     monkeypatch.setattr(module.sys, "platform", platform)
     monkeypatch.setattr(module.ifaddr, "get_adapters", lambda: adapters)
     monkeypatch.setattr(module.psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(module, "read_network", lambda: MAC)
 
 
 def adapter(name: str, nice_name: str = "") -> Adapter:
@@ -127,3 +138,44 @@ def test_a_bridge_is_one_where_a_real_port_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "eth1").mkdir()
     inner = {name: module._is_inner_port(tmp_path / name) for name in ("br0", "lan", "eth0", "veth0", "eth1")}
     assert inner == {"br0": False, "lan": True, "eth0": True, "veth0": True, "eth1": False}
+
+
+def test_on_a_mac_the_cable_is_told_from_radio_by_the_systems_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {name: State(True, 1000, RUNNING) for name in ("en0", "en7")}
+    system(monkeypatch, "darwin", [adapter("en0"), adapter("en7")], states)
+    cable, radio = segments()
+    assert (cable.name, cable.is_wireless, cable.has_default_route) == ("en7", False, False)
+    assert (radio.name, radio.is_wireless, radio.has_default_route) == ("en0", True, True)
+
+    def fail() -> Network:
+        raise HostError("`networksetup` failed")
+
+    monkeypatch.setattr(module, "read_network", fail)
+    assert [found.name for found in segments()] == ["en0", "en7"]
+
+
+ARP_OF_MACOS = """\
+? (10.0.0.2) at a4:83:e7:0:1b:2c on en7 ifscope [ethernet]
+? (10.0.0.3) at (incomplete) on en7 ifscope [ethernet]
+? (192.168.1.1) at 0:11:22:33:44:55 on en0 ifscope [ethernet]
+"""
+
+ARP_OF_LINUX = """\
+IP address       HW type     Flags       HW address            Mask     Device
+10.0.0.2         0x1         0x2         a4:83:e7:00:1b:2c     *        enP7s7
+10.0.0.3         0x1         0x0         00:00:00:00:00:00     *        enP7s7
+"""
+
+
+def test_neighbours_are_those_with_a_hardware_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "arp").write_text(ARP_OF_LINUX)
+    monkeypatch.setattr(module, "_PROC_NET", tmp_path)
+    monkeypatch.setattr(module.sys, "platform", "linux")
+    assert neighbours() == [("enP7s7", "10.0.0.2")]
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    assert neighbours(lambda words: ARP_OF_MACOS) == [("en7", "10.0.0.2"), ("en0", "192.168.1.1")]
+    monkeypatch.setattr(module, "_PROC_NET", tmp_path / "none")
+    monkeypatch.setattr(module.sys, "platform", "win32")
+    assert neighbours() == []
