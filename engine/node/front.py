@@ -220,7 +220,7 @@ class Front:
             raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
         names = ", ".join(one["id"] for one in models) or "none is on this computer yet"
         raise Refused(
-            f"no model is loaded: name one in the request's `model` ({names})",
+            f"no model is loaded: name one, as `model` in a request or --model of baton chat ({names})",
             status=503,
             kind="unavailable_error",
         )

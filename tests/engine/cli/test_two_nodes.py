@@ -143,7 +143,24 @@ def test_8_either_node_may_be_killed(home: Home, name: str) -> None:
     assert (answer["timings"]["handoff"]["prefill"], answer["tokens"]) == ("remote", expected)
 
 
-def test_9_they_part(home: Home) -> None:
+def test_9_they_change_their_roles(home: Home) -> None:
+    """The link stays as it is, so that who calls whom for the cache is the other way round."""
+    expected = home.studio.ask(MODEL, PROMPT, prefill="local", cache_prompt=False)["tokens"]
+    home.spark.baton("roles", "--prefill", "studio")
+    for node in home.both:
+        node.until(lambda state: roles_of(home, state) == (home.studio, home.spark))
+    assert home.studio.ask(MODEL, PROMPT, cache_prompt=False)["tokens"] == expected
+    until_joined(home, decoder=home.spark)
+    assert not home.spark.state()["workers"]
+    for node in home.both:
+        answer = node.ask(MODEL, PROMPT, prefill="remote", cache_prompt=False)
+        assert (answer["timings"]["handoff"]["prefill"], answer["tokens"]) == ("remote", expected)
+    home.studio.baton("roles", "--prefill", "auto")
+    home.studio.baton("roles", "--prefill", "spark")
+    home.studio.until(lambda state: roles_of(home, state) == (home.spark, home.studio))
+
+
+def test_10_they_part(home: Home) -> None:
     until_joined(home)
     home.spark.baton("pair", "remove", "studio")
     for node in home.both:
@@ -162,9 +179,9 @@ def roles_of(home: Home, state: dict[str, Any]) -> tuple[NodeProcess | None, Nod
     return None, None
 
 
-def until_joined(home: Home) -> None:
+def until_joined(home: Home, *, decoder: NodeProcess | None = None) -> None:
     """Until the engine has its worker."""
-    home.studio.until(
+    (decoder or home.studio).until(
         lambda state: [
             one for one in state["engines"] if one["state"] == "ready" and one["worker"].get("connected")
         ]
