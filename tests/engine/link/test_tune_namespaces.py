@@ -20,6 +20,7 @@ from engine.bench import netns
 from engine.errors import HostError
 from engine.link.privileged import Order
 from engine.link.tune import Profile, Sysctls, Way
+from tests.engine.link.killed import killing
 
 pytestmark = pytest.mark.root
 
@@ -42,22 +43,6 @@ from engine.link.privileged import main
 from engine.link.tune import Roots
 etc, proc_sys, state = map(Path, sys.argv[1:])
 sys.exit(main(sys.stdin.buffer.read(), Roots(etc=etc, proc_sys=proc_sys, state=state)))
-"""
-
-# The same, killed by itself as it begins the step whose number comes first.
-KILLED = """
-import os, signal, sys
-from engine.link import privileged
-perform, n = privileged._perform, 0
-def performing(operation, run):
-    global n
-    n += 1
-    if n == NUMBER and WHEN == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    perform(operation, run)
-    if n == NUMBER:
-        os.kill(os.getpid(), signal.SIGKILL)
-privileged._perform = performing
 """
 
 
@@ -169,8 +154,7 @@ def test_what_a_killed_helper_left_is_undone(
     here, _ = computers
     here.inside("ip", "link", "set", "cable", "down")
     at_first = here.state_of_everything()
-    killing = KILLED.replace("NUMBER", str(number)).replace("WHEN", repr(when))
-    killed = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)), before=killing)
+    killed = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)), before=killing(number, when))
     assert killed.returncode == -signal.SIGKILL
     assert (here.state_of_everything() == at_first) == (number == 1 and when == "before")
     refused = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)))
@@ -184,8 +168,9 @@ def test_an_undo_that_was_killed_goes_on(computers: tuple[Computer, Computer]) -
     at_first = here.state_of_everything()
     assert here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS))).returncode == 0
     for number in (1, 2, 1):
-        killing = KILLED.replace("NUMBER", str(number)).replace("WHEN", repr("after"))
-        assert here.helper(Order(action="undo"), before=killing).returncode == -signal.SIGKILL
+        assert (
+            here.helper(Order(action="undo"), before=killing(number, "after")).returncode == -signal.SIGKILL
+        )
     assert here.helper(Order(action="undo")).returncode == 0
     assert here.state_of_everything() == at_first
 

@@ -73,7 +73,12 @@ def test_network_manager_gets_a_profile_of_our_own_and_the_old_one_back() -> Non
         "nmcli connection up uuid 11111111-2222-3333-4444-555555555555",
     ]
     assert not any(word in add for word in ("gateway", "modify", "ipv4.dns "))
-    assert undone(of(Way.NETWORK_MANAGER, Before(mtu=1500))) == ["nmcli connection delete id baton-link"]
+    by_hand = Before(mtu=1500, addresses=("192.0.2.1/30",))
+    assert undone(of(Way.NETWORK_MANAGER, by_hand)) == [
+        "nmcli connection delete id baton-link",
+        "ip link set dev enp7s0 mtu 1500",
+        "ip address replace 192.0.2.1/30 dev enp7s0",
+    ]
 
 
 def test_networkd_gets_a_file_of_our_own() -> None:
@@ -192,11 +197,17 @@ def test_who_looks_after_an_interface(said: dict[str, str], way: Way) -> None:
     assert tune_linux.find_way(run, "enp7s0") is way
 
 
-def test_our_own_profile_is_not_what_was_there_before() -> None:
-    def run(words: Sequence[str]) -> str:
-        return "baton-link\n" if "GENERAL.CONNECTION" in words else "the id of it\n"
-
-    assert tune_linux.active_profile(run, "enp7s0") == ""
+@pytest.mark.parametrize(
+    ("state", "name", "found"),
+    [
+        ("100 (connected)", "Wired 1", "1-2-3"),
+        ("100 (connected)", "baton-link", ""),
+        ("100 (connected (externally))", "enp7s0", ""),
+    ],
+)
+def test_which_profile_was_there_before(state: str, name: str, found: str) -> None:
+    said = {"GENERAL.STATE": state, "GENERAL.CONNECTION": name, "GENERAL.CON-UUID": "1-2-3"}
+    assert tune_linux.active_profile(lambda words: said[words[2]] + "\n", "enp7s0") == found
 
 
 def test_what_windows_says_of_an_adapter() -> None:
