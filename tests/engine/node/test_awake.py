@@ -101,6 +101,35 @@ def test_a_system_that_is_slow_keeps_nobody_waiting(system: PretendedSystem) -> 
     asyncio.run(story())
 
 
+def test_what_is_not_wanted_any_more_may_fail(system: PretendedSystem) -> None:
+    first_may_fail = threading.Event()
+
+    @contextlib.contextmanager
+    def hold() -> Iterator[str]:
+        system.n_asked += 1
+        if system.n_asked == 1:
+            first_may_fail.wait(20)
+            raise CannotHold("too late")
+        yield "pretended"
+
+    async def story() -> None:
+        watched = Watched(hold)
+        watched.awake.serve(["qwen"])
+        first = watched.awake._holding
+        assert first is not None
+        watched.awake.serve([])
+        watched.awake.serve(["gemma"])
+        await watched.until(lambda found: found["held"])
+        first_may_fail.set()
+        await asyncio.to_thread(first.join, 20)
+        await asyncio.sleep(0)  # what it has said is heard
+        found = watched.awake.snapshot()
+        assert (found["held"], found["note"]) == (True, "")
+        await watched.awake.close()
+
+    asyncio.run(story())
+
+
 def test_what_cannot_be_done_is_said_and_tried_again(system: PretendedSystem) -> None:
     async def story() -> None:
         watched = Watched(system.hold, ask_again_s=0)
