@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from starlette.routing import BaseRoute
 
+from engine import config
 from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
@@ -61,12 +62,19 @@ from engine.version import baton_version
 
 log = logging.getLogger(__name__)
 
+# Of the engines that a node starts, and of those among them that decode.
+ENGINE_SETTINGS = (
+    *(config.IDENTITY, config.PREFIX_CACHE, config.DATA_STREAMS),
+    *(config.WEIGHTS, config.DEVICE, config.THREADS),
+)
+DECODE_SETTINGS = (config.ROUTE, config.CODEC, config.CHUNK)
+
 OnReady = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What a node is started with."""
+    """What a node is started with. `engine_words` are flags of every engine, `decode_words` of those that decode."""
 
     name: str
     host: str
@@ -76,6 +84,7 @@ class NodeOptions:
     n_ctx: int
     n_slots: int
     engine_words: tuple[str, ...]
+    decode_words: tuple[str, ...]
     measures: bool
     identity: str | None
     use_keyring: bool
@@ -91,7 +100,8 @@ class NodeOptions:
             model=args.model,
             n_ctx=args.ctx,
             n_slots=args.slots,
-            engine_words=("--identity", args.identity) if args.identity else (),
+            engine_words=config.words_of(args, ENGINE_SETTINGS),
+            decode_words=config.words_of(args, DECODE_SETTINGS),
             measures=args.measure != "never",
             identity=args.identity,
             use_keyring=args.keyring != "never",
@@ -272,7 +282,10 @@ class Node:
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
-            words=[*options.engine_words, "--slots", str(options.n_slots), "--ctx", str(options.n_ctx)],
+            words=[
+                *(*options.engine_words, *options.decode_words),
+                *("--slots", str(options.n_slots), "--ctx", str(options.n_ctx)),
+            ],
             environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
             on_change=self._on_engines,

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -65,12 +66,18 @@ PASSED_ON = "endpoint.request"
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A request on its way: path with its query, method, and the whole body."""
+    """A request on its way: path with its query, method, and the whole body; and which news were heard already."""
 
     method: str
     path: str
     body: bytes
     model: str | None
+    last_event_id: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        return headers if self.last_event_id is None else headers | {"Last-Event-ID": self.last_event_id}
 
 
 class Answer(Protocol):
@@ -167,7 +174,13 @@ class Front:
         body = await body_of(request, MAX_BODY_BYTES)
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         model = _model_in(body) if body else request.query_params.get("model")
-        ask = Ask(method=request.method, path=path, body=body, model=model)
+        ask = Ask(
+            method=request.method,
+            path=path,
+            body=body,
+            model=model,
+            last_event_id=request.headers.get("last-event-id"),
+        )
         return _Passing(await self._ask(ask), request.app.state.exchanges)
 
     async def _ask(self, ask: Ask) -> Answer:
@@ -195,7 +208,7 @@ class Front:
 
     async def _ask_engine(self, engine: LoadedEngine, ask: Ask) -> Answer:
         request = self._client.build_request(
-            ask.method, engine.url + ask.path, content=ask.body, headers={"Content-Type": "application/json"}
+            ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
             using.enter_context(engine.in_use())
@@ -235,16 +248,13 @@ class Front:
         raise _no_such_model(name, models)
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
-        params = {"method": ask.method, "path": ask.path, "body": ask.body, "model": ask.model}
-        parts = link.stream(PASSED_ON, params)
+        parts = link.stream(PASSED_ON, asdict(ask))
         return _PeerAnswer(await anext(parts), parts)
 
     async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
-        asked = msgspec.convert(params, _PassedOn)
-        ask = Ask(method=asked.method, path=asked.path, body=asked.body, model=asked.model)
         try:
-            answer = await self._ask_here(ask)
+            answer = await self._ask_here(_checked(params))
         except BatonError as error:
             headers = {}
             if isinstance(error, Refused) and error.retry_after_s is not None:
@@ -258,15 +268,6 @@ class Front:
                 yield part
         finally:
             await answer.close()
-
-
-class _PassedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a peer asks on behalf of its client."""
-
-    method: str
-    path: str
-    body: bytes
-    model: str | None
 
 
 class _EngineAnswer:
@@ -349,6 +350,18 @@ class _Passing:
         async for part in self._answer.parts():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _checked(params: Any) -> Ask:
+    """What a peer asks, which is what a client may ask here. Raises InvalidRequest, or msgspec's ValidationError."""
+    ask = msgspec.convert(params, Ask)
+    path = urlsplit(ask.path).path
+    is_known = path in _MODEL_PATHS or any(
+        path.startswith(known.partition("{")[0]) for known in _ENGINE_PATHS
+    )
+    if not is_known or ask.method not in ("GET", "HEAD", "POST"):
+        raise InvalidRequest(f"there is no {path[:100]} here")
+    return ask
 
 
 async def _until_gone(receive: Receive) -> None:
