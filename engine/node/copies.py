@@ -120,6 +120,13 @@ class Copy:
     stop: Callable[[], None] = lambda: None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def hear(self, news: News) -> None:
+        if news.done_bytes is not None:
+            self.done_bytes = news.done_bytes
+        if news.model_id is not None:
+            self.done_bytes = self.total_bytes
+            self.model_id = news.model_id if self.is_incoming else self.model_id
+
     def snapshot(self) -> dict[str, Any]:
         return {
             "id": self.copy_id,
@@ -198,10 +205,7 @@ class Copies:
         copy.stop = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
-                if item.model_id is not None:
-                    copy.done_bytes = copy.total_bytes
+                copy.hear(item)
                 self._on_change()
                 yield
 
@@ -222,8 +226,7 @@ class Copies:
         )
         async with self._kept(copy), contextlib.aclosing(self._receive(copy, offer, link)) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
+                copy.hear(item)
                 self._on_change()
                 yield msgspec.to_builtins(item)
 
@@ -256,8 +259,7 @@ class Copies:
         finally:
             self._call_backs.pop(offer.copy_id, None)
         await self._shelf.refresh()
-        copy.model_id = self._shelf.find(names[0]).model_id
-        yield News(model_id=copy.model_id)
+        yield News(model_id=self._shelf.find(names[0]).model_id)
 
     async def _here_already(self, offer: Offer) -> LocalModel | None:
         """The model with that content, if there is one."""
