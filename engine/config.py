@@ -442,6 +442,12 @@ PRELOAD = Setting(
 )
 
 
+def words_of(args: argparse.Namespace, settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The flags that give another command the same values; what was not given is left to its default."""
+    given = [(setting.flag, getattr(args, setting.name)) for setting in settings]
+    return tuple(word for flag, value in given if value is not None for word in (flag, str(value)))
+
+
 def add_flags(parser: argparse._ActionsContainer, settings: Iterable[Setting]) -> None:
     """Give `parser` one flag a setting; parsed values have the setting's type."""
     for setting in settings:

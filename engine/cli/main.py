@@ -66,6 +66,9 @@ COMMANDS = {
     "setup-peer": Command(
         module="engine.cli.setup_peer", help="put the same Baton on another computer, and pair with it"
     ),
+    "roles": Command(
+        module="engine.cli.roles", help="show and choose which computer prefills and which decodes"
+    ),
     "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),

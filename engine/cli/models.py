@@ -248,10 +248,8 @@ def _path(args: argparse.Namespace) -> None:
 def _inspect(args: argparse.Namespace) -> None:
     from engine.gguf.reader import GGUFFile
 
-    library = Library()
-    here = {model.model_id: model.path for model in _folder(library).models()}
     with ProgressBar(args.model) as progress:
-        path = here.get(args.model) or library.resolve(args.model, progress)
+        path = Library().resolve(args.model, progress)
     with GGUFFile.open(path) as file:
         report = _report(file)
     if args.json:

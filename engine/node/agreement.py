@@ -129,7 +129,7 @@ class Agreement:
             self._on_change()
 
     async def _agree_with(self, link: PeerLink) -> dict[str, Roles]:
-        """Of each model here. One that the other computer says nothing of keeps what was agreed before."""
+        """Of each model that both have. One that the other computer says nothing of keeps what was agreed before."""
         agreed: dict[str, Roles] = {}
         for model in self._shelf.models:
             if model.digest is None or model.problem:
@@ -143,11 +143,13 @@ class Agreement:
                 if (known := self.with_peer(link.peer.node_id, model.model_id)) is not None:
                     agreed[model.model_id] = known
                 continue
+            if not theirs.has_model:
+                continue
             ours = self.reports.of(about, link.peer.node_id)
             # whoever speaks for himself is known by his certificate, and not by what he says
             theirs = msgspec.structs.replace(theirs, node_id=link.peer.node_id)
             agreed[model.model_id] = agree(ours, theirs, self._wishes.current)
-            if theirs.has_model and ours.measurement is None and model.digest not in self._failures:
+            if ours.measurement is None and model.digest not in self._failures:
                 self._unmeasured[model.digest] = model
         return agreed
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from starlette.routing import BaseRoute
 
+from engine import config
 from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
@@ -61,12 +62,19 @@ from engine.version import baton_version
 
 log = logging.getLogger(__name__)
 
+# Of the engines that a node starts, and of those among them that decode.
+ENGINE_SETTINGS = (
+    *(config.IDENTITY, config.PREFIX_CACHE, config.DATA_STREAMS),
+    *(config.WEIGHTS, config.DEVICE, config.THREADS),
+)
+DECODE_SETTINGS = (config.ROUTE, config.CODEC, config.CHUNK)
+
 OnReady = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What a node is started with."""
+    """What a node is started with. `engine_words` are flags of every engine, `decode_words` of those that decode."""
 
     name: str
     host: str
@@ -76,6 +84,7 @@ class NodeOptions:
     n_ctx: int
     n_slots: int
     engine_words: tuple[str, ...]
+    decode_words: tuple[str, ...]
     measures: bool
     identity: str | None
     use_keyring: bool
@@ -91,7 +100,8 @@ class NodeOptions:
             model=args.model,
             n_ctx=args.ctx,
             n_slots=args.slots,
-            engine_words=("--identity", args.identity) if args.identity else (),
+            engine_words=config.words_of(args, ENGINE_SETTINGS),
+            decode_words=config.words_of(args, DECODE_SETTINGS),
             measures=args.measure != "never",
             identity=args.identity,
             use_keyring=args.keyring != "never",
@@ -272,7 +282,10 @@ class Node:
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
-            words=[*options.engine_words, "--slots", str(options.n_slots), "--ctx", str(options.n_ctx)],
+            words=[
+                *(*options.engine_words, *options.decode_words),
+                *("--slots", str(options.n_slots), "--ctx", str(options.n_ctx)),
+            ],
             environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
             on_change=self._on_engines,
@@ -471,19 +484,22 @@ class Node:
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
-        model_id = engine.model.model_id
-        return next((link for link in self.links.all() if self._is_role(link, model_id, decodes=False)), None)
+        here, model_id = self.identity.node_id, engine.model.model_id
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and (roles.prefill, roles.decode) == (link.peer.node_id, here):
+                return link
+        return None
 
-    def _decoder_of(self, model: str | None) -> PeerLink | None:
-        return next((link for link in self.links.all() if self._is_role(link, model, decodes=True)), None)
-
-    def _is_role(self, link: PeerLink, model_id: str | None, *, decodes: bool) -> bool:
-        """Whether the other computer decodes, or prefills for this one; before that is agreed, ids decide."""
-        here, there = self.identity.node_id, link.peer.node_id
-        roles = self.agreement.with_peer(there, model_id)
-        if roles is None:
-            return there < here if decodes else here < there
-        return roles.decode == there if decodes else (roles.prefill, roles.decode) == (there, here)
+    def _decoder_of(self, model_id: str | None) -> PeerLink | None:
+        """The link with who decodes that model; what names none concerns what is loaded here, if anything is."""
+        if model_id is None and self.engines.all():
+            return None
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and roles.decode == link.peer.node_id:
+                return link
+        return None
 
     def _link_bytes_per_s(self, node_id: str) -> float | None:
         """What the link carries in the worse of both directions, where it was probed."""

@@ -26,7 +26,7 @@ from engine.errors import BatonError, HostError, InvalidRequest, PeerLost, PeerR
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.peer_link import PeerLink
 from engine.server import sse
-from engine.server.errors import Refused, StillLoading, error_body, status_of
+from engine.server.errors import Refused, error_body, status_of
 from engine.server.exchange import Exchanges
 from engine.server.guard import Guard
 from engine.server.handlers import EXCEPTION_HANDLERS, body_of, content_of
@@ -168,9 +168,17 @@ class Front:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         model = _model_in(body) if body else request.query_params.get("model")
         ask = Ask(method=request.method, path=path, body=body, model=model)
-        link = self._decoder_of(model)
-        answer = await (self._ask_peer(link, ask) if link is not None else self._ask_here(ask))
-        return _Passing(answer, request.app.state.exchanges)
+        return _Passing(await self._ask(ask), request.app.state.exchanges)
+
+    async def _ask(self, ask: Ask) -> Answer:
+        """Ask whoever decodes; this computer answers itself where the other one is just lost."""
+        link = self._decoder_of(ask.model)
+        if link is not None:
+            try:
+                return await self._ask_peer(link, ask)
+            except PeerLost as error:
+                log.info("%s decodes and is away, so that this computer answers: %s", link.peer.name, error)
+        return await self._ask_here(ask)
 
     async def _ask_here(self, ask: Ask) -> Answer:
         """Ask the engine; one that ends before it says anything is asked again once it has been started again."""
@@ -207,12 +215,12 @@ class Front:
             return engine
         loading = self._engines.all()
         if loading and model is None:
-            raise StillLoading(loading[0].model.model_id, loading[0].progress)
+            raise loading[0].still_loading()
         if model is not None:
             raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
         names = ", ".join(one["id"] for one in models) or "none is on this computer yet"
         raise Refused(
-            f"no model is loaded: name one in the request's `model` ({names})",
+            f"no model is loaded: name one, as `model` in a request or --model of baton chat ({names})",
             status=503,
             kind="unavailable_error",
         )
@@ -229,16 +237,7 @@ class Front:
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
         params = {"method": ask.method, "path": ask.path, "body": ask.body, "model": ask.model}
         parts = link.stream(PASSED_ON, params)
-        try:
-            head = await anext(parts)
-        except (PeerLost, PeerRefused) as error:
-            raise Refused(
-                f"{link.peer.name}, which decodes, does not answer: {error}",
-                status=503,
-                kind="unavailable_error",
-                retry_after_s=1,
-            ) from error
-        return _PeerAnswer(head, parts)
+        return _PeerAnswer(await anext(parts), parts)
 
     async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""

@@ -65,6 +65,7 @@ def routes() -> list[Route]:
         Route("/models/{model:path}", _remove, methods=["DELETE"]),
         Route("/copies", _copies),
         Route("/copies/{copy}", _cancel, methods=["DELETE"]),
+        Route("/roles", _roles),
         Route("/roles", _wish, methods=["POST"]),
     ]
 
@@ -145,6 +146,10 @@ async def _cancel(request: Request) -> Response:
     copy = request.path_params["copy"]
     request.app.state.node.copies.cancel(copy)
     return JSONResponse({"cancelled": copy})
+
+
+async def _roles(request: Request) -> Response:
+    return JSONResponse(request.app.state.node.agreement.snapshot())
 
 
 async def _wish(request: Request) -> Response:

@@ -133,11 +133,17 @@ class NodeProcess:
             time.sleep(LOOK_EVERY_S)
 
     def ask(self, model: str, prompt: str, **fields: Any) -> dict[str, Any]:
+        """As a patient client does, which comes back while the model is loaded."""
         body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "return_tokens": True}
-        found: dict[str, Any] = json.loads(
-            self._curl(f"{self.endpoint}/v1/completions", body=json.dumps(body | fields))
-        )
-        return found
+        give_up_at = time.monotonic() + TIMEOUT_S
+        while True:
+            found: dict[str, Any] = json.loads(
+                self._curl(f"{self.endpoint}/v1/completions", body=json.dumps(body | fields))
+            )
+            if found.get("error", {}).get("code") != "model_loading" or time.monotonic() > give_up_at:
+                assert "error" not in found, found
+                return found
+            time.sleep(LOOK_EVERY_S)
 
     def _curl(self, url: str, *, key: str = "", body: str | None = None) -> bytes:
         """Asked from where the node is, as the computer's own programs do."""

@@ -130,7 +130,7 @@ def test_none_is_taken_away_while_it_answers(computer: Computer) -> None:
         engine = await use(computer, "a")
         with (
             engine.in_use(),
-            pytest.raises(Refused, match="2.0 GB more than are free while a answers") as error,
+            pytest.raises(Refused, match=r"2\.0 GB more than are free while a answers") as error,
         ):
             await use(computer, "b")
         assert (error.value.status, error.value.retry_after_s) == (503, 5)
