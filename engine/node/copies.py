@@ -44,6 +44,7 @@ from engine.node.identity import Identity
 from engine.node.model_folder import LocalModel, free_names
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.shelf import Shelf
+from engine.node.supervisor import end_process
 from engine.node.transfer import FileEntry, TransferJob
 from engine.paths import own_command
 
@@ -119,6 +120,13 @@ class Copy:
     since_s: float = field(default_factory=time.time)
     stop: Callable[[], None] = lambda: None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hear(self, news: News) -> None:
+        if news.done_bytes is not None:
+            self.done_bytes = news.done_bytes
+        if news.model_id is not None:
+            self.done_bytes = self.total_bytes
+            self.model_id = news.model_id if self.is_incoming else self.model_id
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -198,10 +206,7 @@ class Copies:
         copy.stop = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
-                if item.model_id is not None:
-                    copy.done_bytes = copy.total_bytes
+                copy.hear(item)
                 self._on_change()
                 yield
 
@@ -222,8 +227,7 @@ class Copies:
         )
         async with self._kept(copy), contextlib.aclosing(self._receive(copy, offer, link)) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
+                copy.hear(item)
                 self._on_change()
                 yield msgspec.to_builtins(item)
 
@@ -256,8 +260,7 @@ class Copies:
         finally:
             self._call_backs.pop(offer.copy_id, None)
         await self._shelf.refresh()
-        copy.model_id = self._shelf.find(names[0]).model_id
-        yield News(model_id=copy.model_id)
+        yield News(model_id=self._shelf.find(names[0]).model_id)
 
     async def _here_already(self, offer: Offer) -> LocalModel | None:
         """The model with that content, if there is one."""
@@ -504,19 +507,7 @@ class _Process:
     async def close(self) -> None:
         """End it, if it has not ended by itself; it keeps what came."""
         if self._process is not None:
-            await _to_its_end(self._close(self._process))
-
-    @staticmethod
-    async def _close(process: asyncio.subprocess.Process) -> None:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(_GRACE_S):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _to_its_end(end_process(self._process))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

@@ -25,8 +25,8 @@ _CHUNK_TOKENS = 512
 # Of a computer's memory, what a model may take: the rest is its user's.
 _USABLE_SHARE = 0.8
 
-# Ways that differ by less than measurements do are alike.
-_ALIKE = 0.03
+# Ways that differ by less than measurements do from one time to the next are alike.
+_ALIKE = 0.1
 
 Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
 

@@ -92,6 +92,7 @@ def test_a_model_is_copied_whole_and_known_there_by_its_digest(tmp_path: Path) -
         assert there.shelf.find("mine").digest == here.shelf.find("mine").digest
         (arrived,) = there.copies.snapshot()
         assert (arrived["direction"], arrived["state"], arrived["model"]) == ("in", "done", "mine")
+        assert arrived["done_bytes"] == arrived["total_bytes"] == source.stat().st_size
 
     run(tmp_path, work)
 
@@ -126,6 +127,7 @@ def test_a_model_that_is_there_under_another_name_is_not_copied(tmp_path: Path) 
         (there.shelf.folder.path / "theirs.gguf").write_bytes(source.read_bytes())
         assert (await here.send("mine"))[-1]["state"] == "done"
         assert [path.name for path in there.shelf.folder.path.iterdir()] == ["theirs.gguf"]
+        assert there.copies.snapshot()[0]["model"] == "theirs"
 
     run(tmp_path, work)
 
