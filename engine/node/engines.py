@@ -18,7 +18,7 @@ from typing import Any
 
 from engine.errors import OutOfMemory
 from engine.handoff.target import Target
-from engine.node.logs import RotatingLog
+from engine.node.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
 from engine.server.errors import Refused, StillLoading
 
@@ -197,7 +197,7 @@ class Engines:
         process = EngineProcess(
             model.model_id,
             ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *self._words],
-            log=RotatingLog(self._log_folder / f"serve-{model.model_id}.log"),
+            log=RotatingLog(engine_log(self._log_folder, "serve", model.model_id)),
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,

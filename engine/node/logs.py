@@ -7,9 +7,11 @@ see to it that no prompt, answer, key or token comes here.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import logging.handlers
 import os
+import re
 from collections import deque
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,8 +26,19 @@ OLDER_LOGS = 2
 # A longer line is cut: no line of ours comes near it.
 MAX_LINE_CHARACTERS = 4000
 
+# What file systems take, less what comes before and after it.
+_MAX_NAME_CHARACTERS = 150
+
 # Lines that are kept in memory, to be shown when an engine has ended.
 KEPT_LINES = 200
+
+
+def engine_log(folder: Path, role: str, model: str) -> Path:
+    """The file in `folder` for the log of an engine. A paired computer may have named its model, as it liked."""
+    name = re.sub(r"[^\w.-]", "_", model, flags=re.ASCII)[:_MAX_NAME_CHARACTERS]
+    if name != model:
+        name += f"-{hashlib.sha256(model.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return folder / f"{role}-{name}.log"
 
 
 class RotatingLog:

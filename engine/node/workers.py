@@ -17,7 +17,7 @@ from engine.errors import ModelNotFound, PeerRefused
 from engine.handoff.transport import Address
 from engine.node.identity import TrustStore
 from engine.node.listening import listening_fault
-from engine.node.logs import RotatingLog
+from engine.node.logs import RotatingLog, engine_log
 from engine.node.peer_link import PeerLink
 from engine.node.peer_links import PeerLinks
 from engine.node.supervisor import EngineProcess, State
@@ -184,7 +184,7 @@ class Workers:
         process = EngineProcess(
             f"{asked.model} for {link.peer.name}",
             [*words, *([] if asked.dial else _listening(link.local_host, _free_port(link.local_host)))],
-            log=RotatingLog(self._log_folder / f"worker-{asked.model}.log"),
+            log=RotatingLog(engine_log(self._log_folder, "worker", asked.model)),
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
             environment=self._environment,

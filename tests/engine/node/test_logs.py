@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.logs import KEPT_LINES, MAX_LINE_CHARACTERS, MAX_LOG_BYTES, RotatingLog, read_tail
+from engine.node.logs import (
+    KEPT_LINES,
+    MAX_LINE_CHARACTERS,
+    MAX_LOG_BYTES,
+    RotatingLog,
+    engine_log,
+    read_tail,
+)
 
 
 @pytest.fixture
@@ -43,6 +50,20 @@ def test_only_its_owner_reads_it(log: RotatingLog, tmp_path: Path) -> None:
         os.umask(before)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "logs").iterdir()}
     assert modes == {0o600}
+
+
+def test_the_log_of_an_engine_is_in_its_folder_whatever_the_model_is_called(tmp_path: Path) -> None:
+    assert engine_log(tmp_path, "serve", "qwen2.5-coder-0.5b") == tmp_path / "serve-qwen2.5-coder-0.5b.log"
+    names = ["../../evil", "..", "a/b", "a\\b", "a_b", "C:x", "a\nb", "x" * 1000, "\udcff", "größer", ""]
+    files = [engine_log(tmp_path, "worker", name) for name in names]
+    assert len(set(files)) == len(names)
+    for file in files:
+        assert file.parent == tmp_path and len(file.name) < 200 and file.name.isascii()
+        log = RotatingLog(file)
+        log.write("one")
+        log.close()
+        assert file.read_text() == "one\n"
+    assert len(list(tmp_path.iterdir())) == len(names)
 
 
 def test_the_last_lines_are_at_hand(log: RotatingLog) -> None:
