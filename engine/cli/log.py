@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import TextIO
 
-from engine.mistakes import MistakeFormatter
+from engine.log_lines import LineFormatter
 from engine.repeats import Repeats
 
 # The same line, or the same state of a link, is not said again within this.
@@ -25,7 +25,7 @@ def log_to_stderr() -> None:
 def log_to(handler: logging.Handler) -> None:
     """The same to wherever `handler` leads; each may be one of several."""
     handler.addFilter(OnceInAWhile(Repeats(_LOG_AGAIN_S)))
-    handler.setFormatter(MistakeFormatter(_FORMAT))
+    handler.setFormatter(LineFormatter(_FORMAT))
     logging.getLogger().addHandler(handler)
     logging.getLogger("engine").setLevel(logging.INFO)
 

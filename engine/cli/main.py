@@ -128,7 +128,7 @@ def _forget_stdout() -> None:
 def _own_up(error: Exception) -> str:
     """The sentence for a mistake of Baton's own; the details are for whoever mends it, and go into a file."""
     from engine.files import private_opener
-    from engine.mistakes import account_of
+    from engine.log_lines import account_of
     from engine.paths import log_dir
 
     file = log_dir() / "mistakes.log"

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import cast
 
 from engine.files import private_opener
+from engine.log_lines import one_line
 
 # Each log is at most so large, with so many older ones beside it: weeks of an ordinary node.
 MAX_LOG_BYTES = 2 << 20
 OLDER_LOGS = 2
-
-# A longer line is cut: no line of ours comes near it.
-MAX_LINE_CHARACTERS = 4000
 
 # What file systems take, less what comes before and after it.
 _MAX_NAME_CHARACTERS = 150
@@ -53,7 +51,7 @@ class RotatingLog:
 
     def write(self, line: str) -> None:
         """Add a line, with or without its line break; what a terminal would obey is made visible."""
-        text = _one_line(line)
+        text = one_line(line)
         self._last.append(text)
         self._handler.handle(logging.makeLogRecord({"msg": text}))
 
@@ -120,8 +118,3 @@ class _Rotating(logging.handlers.RotatingFileHandler):
     def close(self) -> None:
         with contextlib.suppress(OSError):
             super().close()
-
-
-def _one_line(line: str) -> str:
-    text = line.rstrip("\r\n")[:MAX_LINE_CHARACTERS]
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.log_lines import MAX_LINE_CHARACTERS
 from engine.node.logs import (
     KEPT_LINES,
-    MAX_LINE_CHARACTERS,
     MAX_LOG_BYTES,
     RotatingLog,
     engine_log,

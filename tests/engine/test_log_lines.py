@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.mistakes import MistakeFormatter, account_of
+from engine.log_lines import LineFormatter, account_of
 
 PROMPT = 'my diary: it\'s "late"\nand dark'
 
@@ -66,14 +66,15 @@ def test_what_led_to_it_comes_first_and_a_circle_ends() -> None:
 def test_a_log_line_has_it_too() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(MistakeFormatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(LineFormatter("%(levelname)s: %(message)s"))
     log = logging.Logger("test")
     log.addHandler(handler)
     try:
         raise KeyError(PROMPT)
     except KeyError:
         log.exception("a step failed")
-    log.error("another", exc_info=True)
+    log.error("%s is connected", "a\nERROR: forged\x1b[2J\u2028b")
     lines = stream.getvalue().splitlines()
+    assert lines[-1] == "ERROR: a\\nERROR: forged\\x1b[2J\\u2028b is connected"
     assert lines[0] == "ERROR: a step failed" and "KeyError: '...'" in lines
     assert "diary" not in stream.getvalue().replace("raise KeyError(PROMPT)", "")

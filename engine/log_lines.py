@@ -1,6 +1,7 @@
-"""How a mistake of Baton's own is written down: of what kind and where, and nothing of what it was made with.
+"""How lines come into a log: each stays one, and of a mistake there is its kind and place and nothing it was made with.
 
 Python quotes what it was given, `KeyError: 'a word of a prompt'`, and logs are read by others than prompts are for.
+Other computers have names as they like, and one with an end of line in it would pretend to be a line of ours.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from typing import Any
 # More than any sentence about what went wrong; what is longer quotes something.
 _MAX_MESSAGE_CHARACTERS = 300
 
+# A longer line is cut: no line of ours comes near it.
+MAX_LINE_CHARACTERS = 4000
+
 _QUOTED = re.compile(r"(['\"]).*\1|(['\"]).*\Z", re.DOTALL)
+
+
+def one_line(text: str) -> str:
+    """`text` without its line break, not too long, and with what a terminal would obey made visible."""
+    text = text.rstrip("\r\n")[:MAX_LINE_CHARACTERS]
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def account_of(error: BaseException) -> str:
@@ -27,12 +37,16 @@ def account_of(error: BaseException) -> str:
     return "\nwhich led to\n".join(map(_account_of_one, reversed(chain)))
 
 
-class MistakeFormatter(logging.Formatter):
-    """Formats log lines; exceptions that come with one as `account_of` has it."""
+class LineFormatter(logging.Formatter):
+    """Formats what is logged as `one_line`, and an exception that comes with it as `account_of`, in lines below."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.exc_text = None  # what another formatter made of it
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
     def formatException(
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
