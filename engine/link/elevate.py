@@ -82,16 +82,24 @@ def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
     words, given = elevated([*own_command(), "privileged"], msgspec.json.encode(order), this_session())
     try:
         # Not where we are: a file there could be taken for a module of Python's, by the administrator.
-        done = subprocess.run(words, input=given, stdout=subprocess.PIPE, cwd=_top(), timeout=_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_top())
+    except OSError as error:
         raise ProcessFailed(f"the helper could not be run: {error}") from error
-    lines = [line for text in done.stdout.splitlines() if (line := _line(text)) is not None]
+    try:
+        # Whatever ends our waiting does not end the helper: it does the whole plan, or none of it.
+        said, _ = process.communicate(given, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ProcessFailed("nobody has allowed the change within five minutes: try again") from error
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    lines = [line for text in said.splitlines() if (line := _line(text)) is not None]
     for line in lines:
         if "error" in line:
             raise HostError(str(line["error"]))
         if "ok" not in line:
             say(line)
-    if done.returncode != 0:
+    if process.returncode != 0:
         raise HostError("nothing was changed: the helper was not allowed to run as administrator")
 
 

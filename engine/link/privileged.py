@@ -6,6 +6,7 @@ the change, never from a text that came in. It says each step as a line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -223,7 +224,10 @@ def main(data: bytes, roots: Roots) -> int:
     """Do what the order says; the exit status. Each line of standard output is an object: done, undone, error or ok."""
 
     def say(line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
+        with contextlib.suppress(
+            OSError
+        ):  # whoever asked may be gone, and the plan is done whole all the same
+            print(json.dumps(line), flush=True)
 
     try:
         carry_out(read_order(data), say, roots)

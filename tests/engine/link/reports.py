@@ -16,7 +16,12 @@ PEER_CABLE = interface("en5", "10.71.17.2/24", mtu=9000)
 
 # As a sound cable of 10 Gbit/s has it.
 WAY = Direction(
-    path_mtu=9000, goodput_gbps=9.8, goodput_two_streams_gbps=9.9, burst_warm_ms=1.8, burst_after_idle_ms=1.9
+    path_mtu=9000,
+    goodput_gbps=9.8,
+    goodput_two_streams_gbps=9.9,
+    burst_bytes=2 << 20,
+    burst_warm_ms=1.8,
+    burst_after_idle_ms=1.9,
 )
 ROUND_TRIPS = RoundTrips(sent=200, lost=0, median_ms=0.1, worst_ms=0.4)
 

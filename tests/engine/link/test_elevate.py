@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import sys
 from typing import Any
 
 import pytest
 
-from engine.errors import UserError
-from engine.link.elevate import Session, elevated
+from engine.errors import HostError, ProcessFailed, UserError
+from engine.link import elevate
+from engine.link.elevate import Session, elevated, run_helper
+from engine.link.privileged import Order
 
 HELPER = ["/opt/Baton It/baton", "privileged"]
 ORDER = b'{"action":"undo"}'
@@ -60,3 +63,46 @@ def test_windows_starts_it_as_administrator_and_waits() -> None:
     assert "-Verb RunAs" in words[-1] and "-Wait" in words[-1] and ".ExitCode" in words[-1]
     assert "-FilePath '/opt/Baton It/baton'" in words[-1]
     assert f"""'"privileged"','"--order"','"{ENCODED}"'""" in words[-1]
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plays the helper by a few lines of Python."""
+    monkeypatch.setattr(elevate, "this_session", lambda: session(is_root=True))
+
+    def play(code: str) -> None:
+        monkeypatch.setattr(elevate, "own_command", lambda: [sys.executable, "-c", code])
+
+    return play
+
+
+def test_the_helper_gets_the_order_and_its_lines_are_heard(helper: Any) -> None:
+    helper(
+        "import json, os, sys\n"
+        "print(json.dumps({'done': sys.stdin.read()}))\n"
+        "print('noise of a system')\n"
+        "print(json.dumps({'done': os.getcwd()}))\n"
+        "print(json.dumps({'ok': True}))\n"
+    )
+    lines: list[dict[str, Any]] = []
+    run_helper(Order(action="undo"), lines.append)
+    assert lines == [{"done": '{"action":"undo","changes":[]}'}, {"done": "/"}]
+
+
+def test_what_the_helper_says_went_wrong_is_told(helper: Any) -> None:
+    helper('print(\'{"error": "the cable is gone"}\'); raise SystemExit(1)')
+    with pytest.raises(HostError, match="the cable is gone"):
+        run_helper(Order(action="undo"), lambda line: None)
+
+
+def test_a_helper_that_nobody_allowed_changed_nothing(helper: Any) -> None:
+    helper("raise SystemExit(126)")
+    with pytest.raises(HostError, match="not allowed"):
+        run_helper(Order(action="undo"), lambda line: None)
+
+
+def test_a_helper_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elevate, "this_session", lambda: session(is_root=True))
+    monkeypatch.setattr(elevate, "own_command", lambda: ["/nowhere/baton"])
+    with pytest.raises(ProcessFailed):
+        run_helper(Order(action="undo"), lambda line: None)

@@ -146,8 +146,10 @@ except OSError as error:
     assert here.helper(Order(action="undo")).returncode == 0
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(1, "before"), (1, "after"), (2, "after"), (3, "after"), (4, "before"), (5, "after"), (6, "after")],
+)
 def test_what_a_killed_helper_left_is_undone(
     computers: tuple[Computer, Computer], number: int, when: str
 ) -> None:

@@ -40,11 +40,14 @@ class Targets:
 
     def __init__(self) -> None:
         self.all: list[Target] = []
+        self.n_shut = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     def measure(self, target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathMeasures:
         say("path MTU")
         self.all.append(target)
+        if len(self.all) <= self.n_shut:
+            raise PeerLost("a firewall there may keep them shut")
         assert path_mtus(target, local_mtu=1500, peer_mtu=1500) == (1500, 1500)
         self.meanwhile()
         return MEASURED
@@ -132,17 +135,46 @@ def test_without_a_peer_this_computer_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_peer_whose_ports_stay_shut_is_told_as_missing(tmp_path: Path, targets: Targets) -> None:
-    def shut() -> None:
-        raise PeerLost("a firewall there may keep them shut")
-
     async def work() -> None:
         async with two_doctors(tmp_path) as (_, right, asking, _):
-            targets.meanwhile = shut
+            targets.n_shut = 2
             report = await asking.probe()
             assert report.peer is not None and report.peer.path is None
             assert "firewall" in report.missing
-            assert not is_open(targets.all[0])
+            assert [is_open(target) for target in targets.all] == [False, False]
             assert asking.ceiling_for(right.identity.node_id) is None
+
+    run(work())
+
+
+def test_who_may_not_call_is_called(tmp_path: Path, targets: Targets) -> None:
+    """The other computer measures, and tells what it found from where it stands."""
+
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (_, right, asking, _):
+            targets.n_shut = 1
+            parts: list[str] = []
+            report = await asking.probe(parts.append)
+            assert parts[-1] == "once more, from the other computer"
+            assert report.missing == "" and report.peer is not None
+            assert report.peer.path == MEASURED.seen_from_there()
+            ceiling = asking.ceiling_for(right.identity.node_id)
+            assert ceiling is not None and ceiling.receive_gbps == 7.5
+            assert [is_open(target) for target in targets.all] == [False, False]
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "said", [None, {"udp_port": 0}, {"udp_port": 1, "tcp_port": 1, "token": b"x", "mtu": 9}]
+)
+def test_only_ports_with_a_token_are_measured(tmp_path: Path, targets: Targets, said: Any) -> None:
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (left, _, _, _):
+            assert left.link is not None
+            with pytest.raises(PeerRefused, match="cannot be read"):
+                await left.link.call("link.measure", said)
+            assert targets.all == []
 
     run(work())
 
