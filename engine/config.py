@@ -296,6 +296,13 @@ CODEC = Setting(
     help="how K and V travel from the worker: raw, packed without loss, or auto, whichever of the two is sooner; "
     "int8 halves them, and changes answers a little",
 )
+MEASURE = Setting(
+    name="measure",
+    kind=str,
+    default="auto",
+    choices=("auto", "never"),
+    help="whether models that both computers have are measured when there is time, to agree who prefills",
+)
 WEIGHTS = Setting(
     name="weights",
     kind=str,
@@ -433,6 +440,12 @@ PRELOAD = Setting(
     example="smollm2-135m",
     help="a model to load at once (default: each when it is asked for)",
 )
+
+
+def words_of(args: argparse.Namespace, settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The flags that give another command the same values; what was not given is left to its default."""
+    given = [(setting.flag, getattr(args, setting.name)) for setting in settings]
+    return tuple(word for flag, value in given if value is not None for word in (flag, str(value)))
 
 
 def add_flags(parser: argparse._ActionsContainer, settings: Iterable[Setting]) -> None:

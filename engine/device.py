@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -78,6 +79,31 @@ def device_of(kind: str) -> Device:
     if kind == "cpu":
         return Device(torch_device=torch.device("cpu"), gemm_dtype=torch.bfloat16, vector_dtype=torch.float32)
     return Device(torch_device=torch.device(kind), gemm_dtype=torch.bfloat16, vector_dtype=torch.bfloat16)
+
+
+def describe_devices() -> dict[str, Any]:
+    """What torch can compute with on this computer, as plain data."""
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "auto": choose_device().kind,
+        "cpu": {"capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()},
+        "mps": torch.backends.mps.is_available(),
+        "cuda": [],
+    }
+    if torch.cuda.is_available():
+        found["cuda_version"] = torch.version.cuda
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            free, total = torch.cuda.mem_get_info(index)
+            found["cuda"].append(
+                {
+                    "name": properties.name,
+                    "capability": f"{properties.major}.{properties.minor}",
+                    "free_bytes": free,
+                    "total_bytes": total,
+                }
+            )
+    return found
 
 
 def host_available_bytes() -> int:

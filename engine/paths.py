@@ -40,6 +40,11 @@ def node_log() -> Path:
     return log_dir() / "node.log"
 
 
+def service_log() -> Path:
+    """What a node that the system started says where the system keeps no log of its own (macOS)."""
+    return log_dir() / "service.log"
+
+
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
     given = os.environ.get("BATON_MODELS")

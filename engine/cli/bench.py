@@ -1,4 +1,4 @@
-"""`baton bench speed|quality|handoff|cluster`: measurements, each a module of `engine.bench` with its own flags."""
+"""`baton bench speed|quality|handoff|copy|cluster`: measurements, each a module of `engine.bench` with its flags."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ BENCHES = {
     "speed": "prompt and decode speed, in llama-bench's terms",
     "quality": "how far the packed weights stray from the float32 reference",
     "handoff": "what the handoff costs, with paced compute in place of a model",
+    "copy": "a model copied to another computer, beside what iperf3 carries over the same link",
     "cluster": "this computer alone, the other alone, and both together",
 }
 
@@ -17,6 +18,7 @@ EXAMPLE = """\
   baton bench quality --model qwen2.5-coder-0.5b --json
   baton bench handoff --geometry qwen3.6-27b --tokens 28800 --chunk 512 --compute-ms-per-chunk 300
   baton bench cluster --model qwen2.5-coder-0.5b
+  sudo baton bench copy --link netns:10gbit
   baton bench handoff --help
 """
 

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from engine.cli.answer import Answer, telemetry_line
+from engine.cli.log import tell
 from engine.config import HOST, MAX_TOKENS, PORT, TEMPERATURE, add_flags
 from engine.errors import UserError
-from engine.node.endpoint import Endpoint
+from engine.node.endpoint import Endpoint, ModelLoading
 
 EXAMPLE = """\
   baton chat "What is a relay race?"
@@ -19,9 +21,16 @@ EXAMPLE = """\
   baton chat "Say hello" --port 8080 --json
 """
 
+# The largest models, from a slow disk.
+_LOADING_TIMEOUT_S = 900.0
+_LOOK_AGAIN_S = 0.5
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question", help='what to ask; "-" takes it from standard input')
+    parser.add_argument(
+        "--model", metavar="NAME", help="of those that the endpoint has (default: the one that is loaded)"
+    )
     parser.add_argument("--system", metavar="TEXT", help="a system message")
     add_flags(parser, [MAX_TOKENS, TEMPERATURE])
     parser.add_argument(
@@ -44,8 +53,10 @@ def run(args: argparse.Namespace) -> int:
         for name, value in (("max_tokens", args.max_tokens), ("temperature", args.temperature))
         if value is not None
     }
+    if args.model:
+        body["model"] = args.model
     answer = Answer(Endpoint(args.host, args.port), body, clock=time.perf_counter)
-    for text in answer.texts():
+    for text in _once_loaded(answer):
         if not args.json:
             print(text, end="", flush=True)
     if args.json:
@@ -53,6 +64,26 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"\n\n{telemetry_line(answer.report())}")
     return 0
+
+
+def _once_loaded(answer: Answer) -> Iterator[str]:
+    """The answer's text; a model that is still being loaded is waited for."""
+    give_up_at = time.monotonic() + _LOADING_TIMEOUT_S
+    has_said = False
+    while True:
+        texts = answer.texts()
+        try:
+            first = next(texts, "")
+            break
+        except ModelLoading:
+            if time.monotonic() > give_up_at:
+                raise
+        if not has_said:
+            has_said = True
+            tell("The model is being loaded", sys.stderr)
+        time.sleep(_LOOK_AGAIN_S)
+    yield first
+    yield from texts
 
 
 def _question(word: str) -> str:

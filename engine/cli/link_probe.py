@@ -113,5 +113,5 @@ def _way(way: Direction) -> str:
     mtu = f"packets of {way.path_mtu} bytes" if way.path_mtu else "path MTU not known"
     return (
         f"{way.goodput_gbps:.2f} Gbit/s on one connection, {way.goodput_two_streams_gbps:.2f} on two; {mtu}; "
-        f"2 MiB in {way.burst_warm_ms:.1f} ms, after a pause {way.burst_after_idle_ms:.1f}"
+        f"{way.burst_bytes / 1e6:.1f} MB in {way.burst_warm_ms:.1f} ms, after a pause {way.burst_after_idle_ms:.1f}"
     )

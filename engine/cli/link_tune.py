@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from engine.link.tuning import Preview
 
 
+_BLOCKED = (
+    "what an earlier `baton link tune --apply` changed has to be put back first: `baton link tune --undo`"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--dry-run", action="store_true", help="show every change, and change nothing")
@@ -34,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.undo:
         steps: tuple[str, ...] = what_undo_does()
+        notes: tuple[str, ...] = ()
         order, question = Order(action="undo"), "Put this back?"
         nothing = "nothing is in force that `baton link tune` has changed"
     else:
@@ -44,10 +50,11 @@ def run(args: argparse.Namespace) -> int:
         steps = preview.steps
         order, question = Order(action="apply", changes=preview.plan.changes), "Change this?"
         nothing = f"nothing to change: {preview.plan.interface} is tuned already"
-        if not args.json and preview.plan.changes:
-            print("\n".join(preview.plan.notes))
+        notes = preview.plan.notes if steps else ()
+        if preview.blocked:
+            raise UserError(_BLOCKED)
     if not args.json:
-        print("\n".join(steps) or nothing)
+        print("\n".join((*steps, *notes)) or nothing)
     done: list[dict[str, Any]] = []
     if steps:
         if not args.yes:
@@ -92,8 +99,8 @@ def _describe(preview: Preview) -> str:
     if not plan.changes:
         return f"nothing to change: {plan.interface} is tuned already"
     lines = [f"On {plan.interface}, `baton link tune --apply` would", *preview.steps, *plan.notes]
-    if preview.in_force:
-        lines.append("but first `baton link tune --undo` has to put back what an earlier one changed")
+    if preview.blocked:
+        lines.append(_BLOCKED)
     return "\n".join(lines)
 
 

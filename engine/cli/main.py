@@ -66,9 +66,15 @@ COMMANDS = {
     "setup-peer": Command(
         module="engine.cli.setup_peer", help="put the same Baton on another computer, and pair with it"
     ),
+    "roles": Command(
+        module="engine.cli.roles", help="show and choose which computer prefills and which decodes"
+    ),
     "wake": Command(module="engine.cli.wake", help="wake the other computer"),
     "models": Command(module="engine.cli.models", help="list, fetch and inspect models"),
     "bench": Command(module="engine.cli.bench", help="measure speed, quality and the handoff"),
+    "report": Command(module="engine.cli.report", help="write a zip for a bug report; nothing is sent"),
+    "devices": Command(module="engine.cli.devices", help="tell what can compute here", hidden=True),
+    "measure": Command(module="engine.cli.measure", help="how fast this computer runs a model", hidden=True),
     "transfer": Command(
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),

@@ -1,15 +1,27 @@
-"""`baton models`: what the catalogue has, what is on this computer, and what a model file holds."""
+"""`baton models`: what the catalogue has, what is on this computer and on paired ones, and how it gets there."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
 
 from engine.cli.progress import ProgressBar
-from engine.node.catalogue import CatalogueModel, HubSource, find_model, load_catalogue
+from engine.errors import UserError
+from engine.files import user_path
+from engine.node.catalogue import CatalogueModel, HubSource, load_catalogue
+from engine.node.catalogue import find_model as find_entry
+from engine.node.client import NodeClient
 from engine.node.library import SOURCE_KINDS, Library
+from engine.node.model_folder import Folder, ToldModel, find_model, import_model, remove_model
+from engine.node.presence import NoNode
+from engine.node.running import list_running
+from engine.paths import cache_dir
 
 if TYPE_CHECKING:
     from engine.gguf.reader import GGUFFile
@@ -19,6 +31,9 @@ EXAMPLE = """\
   baton models get qwen2.5-coder-0.5b
   baton models path smollm2-135m
   baton models inspect ./model.gguf --json
+  baton models import ~/Downloads/model.gguf
+  baton models send qwen2.5-coder-0.5b --to studio
+  baton models rm smollm2-135m
 """
 
 
@@ -29,7 +44,9 @@ _LONGEST_TEXT = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    listing = actions.add_parser("list", help="show the catalogue, and which models are here")
+    listing = actions.add_parser(
+        "list", help="show all models, and where they are: here, on paired computers"
+    )
     listing.add_argument("--json", action="store_true", help="print JSON")
 
     get = actions.add_parser("get", help="fetch a model and verify it")
@@ -43,34 +60,175 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     path = actions.add_parser("path", help="print where a model's file is, or will be")
     path.add_argument("name", metavar="NAME", help="a name from the catalogue")
 
+    bring = actions.add_parser("import", help="have a GGUF file among the models; the file stays as it is")
+    bring.add_argument("file", metavar="FILE", help="a GGUF file; any part of a split model stands for all")
+    bring.add_argument("--copy", action="store_true", help="copy it (default: a link to it)")
+    bring.add_argument("--json", action="store_true", help="print JSON")
+
+    send = actions.add_parser("send", help="copy a model to a paired computer; sent again, it goes on")
+    send.add_argument("name", metavar="NAME", help="a model of this computer")
+    send.add_argument("--to", metavar="PEER", help="its name or id (default: the only one that is there)")
+    send.add_argument("--json", action="store_true", help="print JSON")
+
+    remove = actions.add_parser("rm", help="delete a model from this computer; of a linked one only the link")
+    remove.add_argument("name", metavar="NAME", help="a model of this computer")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
+
     inspect = actions.add_parser("inspect", help="show what a model file holds")
-    inspect.add_argument("model", metavar="NAME|FILE", help="a name from the catalogue, or a GGUF file")
+    inspect.add_argument(
+        "model", metavar="NAME|FILE", help="a model of this computer or of the catalogue, or a GGUF file"
+    )
     inspect.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    action = {"list": _list, "get": _get, "path": _path, "inspect": _inspect}[args.action]
-    action(args)
+    actions = {
+        "list": _list,
+        "get": _get,
+        "path": _path,
+        "inspect": _inspect,
+        "import": _import,
+        "send": _send,
+        "rm": _remove,
+    }
+    actions[args.action](args)
     return 0
 
 
 def _list(args: argparse.Namespace) -> None:
-    library = Library()
-    rows = [_describe(model, library) for model in load_catalogue().values()]
+    peers = _peers()
+    rows = _rows(peers)
     if args.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{'NAME':<20} {'SIZE':>8}  {'HERE':<5} {'LICENCE':<20} TITLE")
+    width = max(len(row["name"]) for row in rows)
+    places = {"HERE": [row["name"] for row in rows if row["here"]]}
+    places |= {peer["name"]: [row["name"] for row in rows if peer["name"] in row["on"]] for peer in peers}
+    print(f"{'NAME':<{width}} {'SIZE':>8}  {'  '.join(places)}  ABOUT")
     for row in rows:
-        here = "yes" if row["here"] else "no"
+        marks = (
+            f"{'yes' if row['name'] in there else 'no':<{len(place)}}" for place, there in places.items()
+        )
         size = f"{row['size_bytes'] / 1e6:.0f} MB"
-        title = f"{row['title']}, {row['quantization']}"
-        print(f"{row['name']:<20} {size:>8}  {here:<5} {row['licence']:<20} {title}")
+        print(f"{row['name']:<{width}} {size:>8}  {'  '.join(marks)}  {_about(row)}")
+    for peer in peers:
+        if peer["problem"]:
+            print(f"{peer['name']} did not say what it has: {peer['problem']}")
+
+
+def _about(row: dict[str, Any]) -> str:
+    if row["problem"]:
+        return f"cannot be run: {row['problem']}"
+    return ", ".join(filter(None, (row["title"], row["quantization"] or row["architecture"], row["licence"])))
+
+
+def _rows(peers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The catalogue's models, then those that are only here, then those that are only on paired computers."""
+    library = Library()
+    rows = {model.name: _describe(model, library) for model in load_catalogue().values()}
+    for model in _folder(library).models():
+        if model.model_id in rows:
+            rows[model.model_id] |= {"digest": model.digest, "problem": model.problem}
+        else:
+            rows[model.model_id] = _other(model.told()) | {"here": True, "path": str(model.path)}
+    for peer in peers:
+        for told in msgspec.convert(peer["models"], list[ToldModel]):
+            _row_of(told, rows)["on"].append(peer["name"])
+    return list(rows.values())
+
+
+def _row_of(told: ToldModel, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The row of a model that a paired computer has: of the same content, else of the same name."""
+    same = [row for row in rows.values() if told.digest is not None and row["digest"] == told.digest]
+    if not same and told.id in rows and None in (told.digest, rows[told.id]["digest"]):
+        same = [rows[told.id]]
+    if same:
+        return same[0]
+    name = told.id if told.id not in rows else f"{told.id} ({(told.digest or '')[:8]})"
+    return rows.setdefault(name, _other(told) | {"name": name})
+
+
+def _other(told: ToldModel) -> dict[str, Any]:
+    """A model that is not in the catalogue."""
+    return {
+        "name": told.id,
+        "title": told.title,
+        "architecture": told.architecture,
+        "quantization": None,
+        "licence": None,
+        "size_bytes": told.size_bytes,
+        "here": False,
+        "path": None,
+        "digest": told.digest,
+        "problem": told.problem,
+        "on": [],
+        "sources": [],
+    }
+
+
+def _peers() -> list[dict[str, Any]]:
+    """The paired computers that are there, with their models; none where no node runs here."""
+    try:
+        found = NodeClient.find().get("/models")
+    except NoNode:
+        return []
+    peers: list[dict[str, Any]] = found["peers"]
+    return peers
+
+
+def _folder(library: Library) -> Folder:
+    return Folder(library.folder, cache_dir() / "digests")
+
+
+def _import(args: argparse.Namespace) -> None:
+    library = Library()
+    source = user_path(args.file)
+    with ProgressBar(source.name) as progress:
+        model = import_model(_folder(library), source, progress, copy=args.copy)
+    if args.json:
+        print(json.dumps(msgspec.to_builtins(model.told()), indent=2))
+    else:
+        how = f"a link to {model.path.resolve()}" if model.is_link else str(model.path)
+        print(f"{model.model_id}: {how}")
+
+
+def _send(args: argparse.Namespace) -> None:
+    node = NodeClient.find()
+    copy: dict[str, Any] = {}
+    with ProgressBar(args.name) as progress:
+        asked = {"model": args.name} | ({"to": args.to} if args.to else {})
+        for copy in node.watch("/models/send", asked):
+            progress.advance(copy["done_bytes"], copy["total_bytes"])
+    if args.json:
+        print(json.dumps(copy, indent=2))
+    else:
+        print(f"{args.name} is on {copy['peer']}")
+
+
+def _remove(args: argparse.Namespace) -> None:
+    model = find_model(_folder(Library()).models(), args.name)
+    if not args.yes:
+        what = "the link to it" if model.is_link else f"{model.size_bytes / 1e6:.0f} MB"
+        _ask(f"Delete {model.model_id} ({what})?")
+    try:
+        NodeClient.find().delete(f"/models/{quote(model.model_id)}")
+    except NoNode:
+        remove_model(model, {note["model"] for note in list_running() if "model" in note})
+    print(f"{model.model_id} was deleted")
+
+
+def _ask(question: str) -> None:
+    """Raises UserError for anything but a yes, and where nobody is there to say it."""
+    if not sys.stdin.isatty():
+        raise UserError("nobody is here to be asked: say --yes to delete it")
+    print(f"{question} [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was deleted")
 
 
 def _get(args: argparse.Namespace) -> None:
     library = Library()
-    model = find_model(args.name)
+    model = find_entry(args.name)
     was_here = library.has(model)
     with ProgressBar(model.name) as progress:
         if was_here and args.verify and not library.verify(model):
@@ -84,7 +242,7 @@ def _get(args: argparse.Namespace) -> None:
 
 
 def _path(args: argparse.Namespace) -> None:
-    print(Library().path(find_model(args.name)))
+    print(Library().path(find_entry(args.name)))
 
 
 def _inspect(args: argparse.Namespace) -> None:
@@ -116,6 +274,9 @@ def _describe(model: CatalogueModel, library: Library) -> dict[str, Any]:
         "size_bytes": model.size_bytes,
         "here": library.has(model),
         "path": str(library.path(model)),
+        "digest": None,
+        "problem": "",
+        "on": [],
         "sources": [
             {
                 "kind": source.kind,

@@ -27,7 +27,9 @@ EXAMPLE = """\
 
 SETTINGS = [
     *(config.NODE_NAME, config.HOST, config.PORT, config.NODE_LISTEN_PORT, config.PRELOAD),
-    *(config.SLOTS, config.CTX, config.IDENTITY, config.KEYRING),
+    *(config.SLOTS, config.CTX, config.MEASURE, config.KEYRING, config.IDENTITY),
+    *(config.ROUTE, config.CODEC, config.CHUNK, config.PREFIX_CACHE, config.DATA_STREAMS),
+    *(config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
 # From being told to end to the end of the engines and of what else is open; the rest is left to the system.
@@ -64,8 +66,10 @@ def run(args: argparse.Namespace) -> int:
         )
     log_to_stderr()
 
-    from engine.node.logs import node_log_handler
+    from engine.node.logs import node_log_handler, trim_stderr
+    from engine.paths import service_log
 
+    trim_stderr(service_log())
     log_to(node_log_handler(node_log()))
 
     from engine.node.daemon import Node, NodeOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import signal
 import sys
 
 EXAMPLE = "  (started by `baton link tune`; its plan comes on standard input)\n"
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a plan is done whole; that takes moments
     from engine.errors import UserError
     from engine.link.privileged import MAX_ORDER_BYTES, main
     from engine.link.tune import system_roots

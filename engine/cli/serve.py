@@ -56,6 +56,9 @@ _LOADER_GRACE_S = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_flags(parser, SETTINGS)
     add_lifetime_flags(parser)
+    parser.add_argument(
+        "--progress", action="store_true", help="print lines of JSON while the model is loaded, too"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,7 +140,7 @@ class _Service:
         from engine.server.app import attach
 
         with loading_bar(f"loading {self._path.name}") as progress:
-            advance = LoadingNews().say if self._args.json else progress.advance
+            advance = LoadingNews().say if self._args.progress else progress.advance
             self._engine = engine = open_decode_engine(self._args, self._path, advance, self._first_target)
         attach(self._app, engine.backend)
         note = {"role": "serve", "model": engine.backend.model.model_id, "url": self._server.url}

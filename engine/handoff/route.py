@@ -108,7 +108,7 @@ def choose(
     if uncached_tokens <= 0:
         return _local(RouteReason.NOTHING_TO_PREFILL, "all of the prompt but its last token was cached")
     if not has_worker:
-        return _local(RouteReason.NO_WORKER, "no worker is configured: start Baton with --peer to use one")
+        return _local(RouteReason.NO_WORKER, "no other computer prefills for this one")
     if asked == "auto" and policy is RoutePolicy.NEVER:
         return _local(RouteReason.SET_LOCAL, "--route never keeps all prefill on this computer", prediction)
     if not worker_ready:

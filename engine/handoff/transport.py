@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -81,7 +81,7 @@ def connect(address: Address) -> socket.socket:
     try:
         places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise PeerUnreachable(f"{address} cannot be found: {_reason(error)}") from error
+        raise PeerUnreachable(f"{address} cannot be found: {reason_of(error)}") from error
     for family, kind, protocol, _, place in places:
         try:
             connection = socket.socket(family, kind, protocol)
@@ -102,7 +102,7 @@ def connect(address: Address) -> socket.socket:
             f"{address} is an address of one cable or network alone: name it after a percent sign, such as "
             f"[{address.host}%eth0]:{address.port}"
         ) from failure
-    raise PeerUnreachable(f"{address} cannot be reached: {_reason(failure)}") from failure
+    raise PeerUnreachable(f"{address} cannot be reached: {reason_of(failure)}") from failure
 
 
 def _wants_zone(host: str) -> bool:
@@ -128,7 +128,7 @@ def listen(address: Address) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         raise PeerUnreachable(
-            f"this computer cannot listen on {address}: {_reason(error)}; choose another --listen HOST:PORT"
+            f"this computer cannot listen on {address}: {reason_of(error)}; choose another --listen HOST:PORT"
         ) from error
     # Connections inherit the buffers of their listener; set later, they would not count in the handshake.
     _set_buffers(listener)
@@ -222,7 +222,11 @@ def secure(
         raise PeerLost(_why_not_secure(error)) from error
 
 
-def shake_hands(connection: ssl.SSLSocket) -> None:
+class Handshaking(Protocol):
+    def do_handshake(self) -> None: ...
+
+
+def shake_hands(connection: Handshaking) -> None:
     """The TLS handshake, all of it within HANDSHAKE_TIMEOUT_S.
 
     Raises PeerUntrusted for a certificate that is not the trusted one, PeerLost for all else.
@@ -268,7 +272,7 @@ def _why_not_secure(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
         words = (error.reason or "TLS failed").replace("_", " ").lower()
         return _TLS_REASONS.get(error.reason, f"no secure connection came about: {words}")
-    return f"no secure connection came about: {_reason(error)}"
+    return f"no secure connection came about: {reason_of(error)}"
 
 
 def handshake(
@@ -294,7 +298,7 @@ def read_exactly(connection: ssl.SSLSocket, n_bytes: int) -> bytes:
                 raise PeerLost("the other computer closed the connection")
             data += more
     except OSError as error:
-        raise PeerLost(f"the connection broke: {_reason(error)}") from error
+        raise PeerLost(f"the connection broke: {reason_of(error)}") from error
     return data
 
 
@@ -432,7 +436,7 @@ class ControlSocket:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
-                raise PeerLost(f"the connection broke: {_reason(error)}") from error
+                raise PeerLost(f"the connection broke: {reason_of(error)}") from error
             if not data:
                 raise PeerLost("the other computer closed the connection")
             self._on_bytes(data)
@@ -445,7 +449,7 @@ class ControlSocket:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
-                raise PeerLost(f"the connection broke: {_reason(error)}") from error
+                raise PeerLost(f"the connection broke: {reason_of(error)}") from error
             self._unsent = self._unsent[sent:]
 
     def _farewell(self, error: BaseException) -> None:
@@ -455,7 +459,8 @@ class ControlSocket:
                 self._connection.send(words)
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason_of(error: OSError | ValueError) -> str:
+    """What an error says, without its number."""
     strerror = error.strerror if isinstance(error, OSError) else None
     return strerror or str(error) or type(error).__name__
 
@@ -551,7 +556,7 @@ class DataSender:
                 connection.sendall(part)
         except OSError as error:
             self._broken = True
-            self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
+            self._on_end(PeerLost(f"a data connection broke: {reason_of(error)}"))
         except Exception as error:
             # Made here, a part may fail for want of memory: half a frame is out, and nothing can follow it.
             self._broken = True
@@ -598,7 +603,7 @@ class DataReceiver:
         try:
             self._receive()
         except OSError as error:
-            self._on_end(PeerLost(f"a data connection broke: {_reason(error)}"))
+            self._on_end(PeerLost(f"a data connection broke: {reason_of(error)}"))
         except Exception as error:
             self._on_end(error)
         finally:

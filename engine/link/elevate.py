@@ -21,14 +21,15 @@ from engine.paths import own_command
 # A person types a password, and PowerShell starts a few times.
 _TIMEOUT_S = 300.0
 
-# Quotes every word for the one shell that macOS's dialog insists on; the words come as arguments, never as text.
+# Quotes every word for the one shell that macOS's dialog insists on; the words come as arguments, never as text. What
+# the helper says comes back only where its status is 0.
 _APPLESCRIPT = """\
 on run words
   set line_ to ""
   repeat with word_ in words
     set line_ to line_ & quoted form of word_ & " "
   end repeat
-  do shell script line_ with administrator privileges
+  do shell script (line_ & "|| true") with administrator privileges without altering line endings
 end run"""
 
 
@@ -61,7 +62,7 @@ def elevated(helper: Sequence[str], order: bytes, session: Session) -> tuple[lis
     if session.system == "darwin":
         return ["osascript", "-e", _APPLESCRIPT, *helper, *as_argument], b""
     if session.system == "win32":
-        words = ",".join(_quoted(word) for word in [*helper[1:], *as_argument])
+        words = ",".join(_quoted(f'"{word}"') for word in [*helper[1:], *as_argument])
         command = (
             f"exit (Start-Process -FilePath {_quoted(helper[0])} -ArgumentList {words} -Verb RunAs -WindowStyle Hidden "
             "-Wait -PassThru).ExitCode"
@@ -81,16 +82,24 @@ def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
     words, given = elevated([*own_command(), "privileged"], msgspec.json.encode(order), this_session())
     try:
         # Not where we are: a file there could be taken for a module of Python's, by the administrator.
-        done = subprocess.run(words, input=given, stdout=subprocess.PIPE, cwd=_top(), timeout=_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_top())
+    except OSError as error:
         raise ProcessFailed(f"the helper could not be run: {error}") from error
-    lines = [line for text in done.stdout.splitlines() if (line := _line(text)) is not None]
+    try:
+        # Whatever ends our waiting does not end the helper: it does the whole plan, or none of it.
+        said, _ = process.communicate(given, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ProcessFailed("nobody has allowed the change within five minutes: try again") from error
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    lines = [line for text in said.splitlines() if (line := _line(text)) is not None]
     for line in lines:
         if "error" in line:
             raise HostError(str(line["error"]))
         if "ok" not in line:
             say(line)
-    if done.returncode != 0:
+    if process.returncode != 0:
         raise HostError("nothing was changed: the helper was not allowed to run as administrator")
 
 
@@ -103,8 +112,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 
 def _quoted(word: str) -> str:
-    """For PowerShell, and in it for the command line that Start-Process makes of its words."""
-    return "'" + f'"{word}"'.replace("'", "''") + "'"
+    """For PowerShell; words that Start-Process makes a command line of need quotes of their own inside."""
+    return "'" + word.replace("'", "''") + "'"
 
 
 def _top() -> str:

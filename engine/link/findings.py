@@ -255,7 +255,7 @@ def _of_idling(way: Direction, limits: HostLimits, whose: str) -> Iterator[Findi
         yield Finding(
             code="slow_start_after_idle",
             severity=Severity.SLOW if costs else Severity.NOTE,
-            what=f"a connection of {whose} begins slowly again after each pause: 2 MiB took "
+            what=f"a connection of {whose} begins slowly again after each pause: {way.burst_bytes / 1e6:.1f} MB took "
             f"{way.burst_after_idle_ms:.1f} ms after one second, and {way.burst_warm_ms:.1f} ms before",
             why=f"every handoff that comes after a pause pays {cost_ms:.1f} ms for it"
             if costs

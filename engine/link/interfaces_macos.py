@@ -27,8 +27,8 @@ def read(run: Runner, counters: Callable[[], Mapping[str, Counters]] = read_coun
         interfaces=tuple(_with_max_mtu(interface, run) for interface in found if interface is not None),
         routes=tuple(
             [
-                *_routes(run(["netstat", "-rn", "-f", "inet"])),
-                *_routes(run(["netstat", "-rn", "-f", "inet6"])),
+                *_routes(run(["netstat", "-rn", "-f", "inet"]), "0.0.0.0/0"),
+                *_routes(run(["netstat", "-rn", "-f", "inet6"]), "::/0"),
             ]
         ),
     )
@@ -106,7 +106,7 @@ def _inet6(block: str) -> list[Address]:
     return found
 
 
-def _routes(text: str) -> list[Route]:
+def _routes(text: str, default: str) -> list[Route]:
     """The lines below the header, whose columns say where the interface stands."""
     routes: list[Route] = []
     column = -1
@@ -114,18 +114,22 @@ def _routes(text: str) -> list[Route]:
         words = line.split()
         if words[:2] == ["Destination", "Gateway"]:
             column = words.index("Netif")
-        elif column > 0 and len(words) > column and is_destination(destination := _destination(words[0])):
+        elif (
+            column > 0
+            and len(words) > column
+            and is_destination(destination := _destination(words[0], default))
+        ):
             routes.append(Route(destination=destination, interface=words[column], gateway=words[1]))
     return routes
 
 
-def _destination(text: str) -> str:
+def _destination(text: str, default: str) -> str:
     """netstat leaves out zeros at the end: 169.254 is 169.254.0.0/16, and 10/8 is 10.0.0.0/8."""
-    text = re.sub(r"%[^/]*", "", text)
-    if ":" in text:
-        return text if "/" in text else f"{text}/128"
     if text == "default":
-        return "0.0.0.0/0"
+        return default
+    text = re.sub(r"%[^/]*", "", text)
     address, _, prefix = text.partition("/")
+    if ":" in text:
+        return f"{address}/{prefix or 128}"
     parts = address.split(".")
     return f"{'.'.join(parts + ['0'] * (4 - len(parts)))}/{prefix or 8 * len(parts)}"

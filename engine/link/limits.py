@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Annotated
+from xml.parsers.expat import ExpatError
 
 import msgspec
 
@@ -118,7 +119,7 @@ def shared_interfaces(file: Path) -> tuple[str, ...]:
         with file.open("rb") as opened:
             found = plistlib.load(opened)["NAT"]
         return tuple(str(name) for name in found["SharingDevices"]) if found["Enabled"] else ()
-    except (OSError, plistlib.InvalidFileException, ValueError, KeyError, TypeError):
+    except (OSError, plistlib.InvalidFileException, ExpatError, ValueError, KeyError, TypeError):
         return ()
 
 

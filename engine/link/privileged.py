@@ -6,9 +6,10 @@ the change, never from a text that came in. It says each step as a line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -38,7 +39,7 @@ from engine.link.tune import (
     steps_of,
 )
 from engine.link.tune_before import read_before, read_settings
-from engine.link.tune_journal import Entry, Journal
+from engine.link.tune_journal import Entry, Journal, is_in_the_way
 
 # A plan has a few changes of a hundred bytes each.
 MAX_ORDER_BYTES = 1 << 16
@@ -82,12 +83,15 @@ def carry_out(
     if order.action == "undo":
         undo(journal, say, roots, run)
         return
-    if journal.entries:
+    if is_in_the_way(journal, order.changes):
         raise UserError(
-            "an earlier plan is in force: `baton link tune --undo` takes it back, then apply the new one"
+            "an earlier plan is in force: `baton link tune --undo` takes it back, and then the new one can be applied"
         )
     for change in order.changes:
         check(change, read(run), read_settings(run, roots))
+    if journal.entries:
+        _do_again(journal, order.changes, say, roots, run)
+        return
     try:
         for change in order.changes:
             _apply(change, journal, say, roots, run, read)
@@ -130,6 +134,15 @@ def undo(journal: Journal, say: Say, roots: Roots, run: Runner) -> None:
         )
 
 
+def _do_again(journal: Journal, changes: Sequence[Change], say: Say, roots: Roots, run: Runner) -> None:
+    """What the journal has, and the system forgot at its last start; undoing it stays as it was."""
+    for entry in journal.entries:
+        for step in steps_of(entry.change, entry.before, roots) if entry.change in changes else ():
+            if step.do is not None:
+                _perform(step.do, run)
+                say({"done": step.do.text})
+
+
 def _apply(
     change: Change,
     journal: Journal,
@@ -139,8 +152,9 @@ def _apply(
     read: Callable[[Runner], Network],
 ) -> None:
     before = read_before(change, read(run), run, roots)
-    for index, step in enumerate(steps_of(change, before, roots)):
-        journal.record(Entry(change=change, before=before, n_begun=index + 1))
+    steps = steps_of(change, before, roots)
+    for index, step in enumerate(steps):
+        journal.record(Entry(change=change, before=before, n_begun=index + 1, n_steps=len(steps)))
         if step.do is not None:
             _perform(step.do, run)
             say({"done": step.do.text})
@@ -210,7 +224,10 @@ def main(data: bytes, roots: Roots) -> int:
     """Do what the order says; the exit status. Each line of standard output is an object: done, undone, error or ok."""
 
     def say(line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
+        with contextlib.suppress(
+            OSError
+        ):  # whoever asked may be gone, and the plan is done whole all the same
+            print(json.dumps(line), flush=True)
 
     try:
         carry_out(read_order(data), say, roots)

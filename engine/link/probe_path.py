@@ -53,7 +53,10 @@ _MAX_ROUND_TRIPS_S = 0.8
 _STREAM_S = 1.25
 _STREAMS = 2
 
-_BURST_BYTES = 2 << 20
+# A burst is a few milliseconds of what the link carries.
+_BURST_S = 0.004
+_MIN_BURST_BYTES = 64 << 10
+_MAX_BURST_BYTES = 2 << 20
 _N_BURSTS = 12
 _N_BURST_CONNECTIONS = 3
 
@@ -78,7 +81,7 @@ class RoundTrips(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True):
-    """One way over the link. Goodput is TCP payload in Gbit/s; bursts are timed until they are acknowledged.
+    """One way over the link. Goodput is TCP payload in Gbit/s; bursts are timed until all of one is there.
 
     `path_mtu` is None where no datagram came through at all.
     """
@@ -86,6 +89,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
     path_mtu: int | None
     goodput_gbps: _Real
     goodput_two_streams_gbps: _Real
+    burst_bytes: int
     burst_warm_ms: _Real
     burst_after_idle_ms: _Real
 
@@ -96,6 +100,10 @@ class PathMeasures(msgspec.Struct, frozen=True, kw_only=True):
     round_trips: RoundTrips | None
     to_peer: Direction
     from_peer: Direction
+
+    def seen_from_there(self) -> PathMeasures:
+        """The same, as the other computer has it."""
+        return msgspec.structs.replace(self, to_peer=self.from_peer, from_peer=self.to_peer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +129,8 @@ def measure(target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathM
         say("goodput from the other computer")
         back = [_goodput(target, Kind.SOURCE, n) for n in (1, _STREAMS)]
         say("bursts after a pause")
-        warm_out, idle_out, warm_back, idle_back = _bursts(target)
+        sizes = (_burst_bytes(out[0]), _burst_bytes(back[0]))
+        warm_out, idle_out, warm_back, idle_back = _bursts(target, sizes)
     except OSError as error:
         raise PeerLost(
             f"the other computer's ports for probing at {target.peer_host} do not answer "
@@ -133,6 +142,7 @@ def measure(target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathM
             path_mtu=to_peer_mtu,
             goodput_gbps=out[0],
             goodput_two_streams_gbps=out[1],
+            burst_bytes=sizes[0],
             burst_warm_ms=warm_out,
             burst_after_idle_ms=idle_out,
         ),
@@ -140,6 +150,7 @@ def measure(target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathM
             path_mtu=from_peer_mtu,
             goodput_gbps=back[0],
             goodput_two_streams_gbps=back[1],
+            burst_bytes=sizes[1],
             burst_warm_ms=warm_back,
             burst_after_idle_ms=idle_back,
         ),
@@ -323,44 +334,48 @@ def _goodput(target: Target, kind: Kind, n_streams: int) -> float:
             raise ConnectionError("a second connection was refused") from error
 
 
-def _bursts(target: Target) -> tuple[float, float, float, float]:
+def _burst_bytes(gbps: float) -> int:
+    return min(max(round(gbps * 1e9 / 8 * _BURST_S), _MIN_BURST_BYTES), _MAX_BURST_BYTES)
+
+
+def _bursts(target: Target, sizes: tuple[int, int]) -> tuple[float, float, float, float]:
     """How long a burst takes in ms: out on a warm connection and after a pause, then the same back.
 
-    All connections pause together.
+    `sizes` are those of a burst out and of one back. All connections pause together.
     """
-    budget = Budget()
     with contextlib.ExitStack() as stack:
         ways = [
             [
-                stack.enter_context(_connect(target, Head(target.token, kind, size=_BURST_BYTES)))
+                _Bursts(
+                    stack.enter_context(_connect(target, Head(target.token, kind, size=size))), kind, size
+                )
                 for _ in range(_N_BURST_CONNECTIONS)
             ]
-            for kind in (Kind.BURSTS_IN, Kind.BURSTS_OUT)
+            for kind, size in zip((Kind.BURSTS_IN, Kind.BURSTS_OUT), sizes, strict=True)
         ]
-        timed = (_burst_out, _burst_back)
-        warm = [
-            [burst(connection, budget) for connection in way for _ in range(_N_BURSTS)][_N_BURSTS // 2 :]
-            for way, burst in zip(ways, timed, strict=True)
-        ]
+        warm = [[each.take_ms() for each in way for _ in range(_N_BURSTS)] for way in ways]
         time.sleep(_IDLE_S)
-        idle = [
-            [burst(connection, budget) for connection in way] for way, burst in zip(ways, timed, strict=True)
-        ]
+        idle = [[each.take_ms() for each in way] for way in ways]
     out, back = ((statistics.median(warm[i]), statistics.median(idle[i])) for i in range(2))
     return (*out, *back)
 
 
-def _burst_out(connection: socket.socket, budget: Budget) -> float:
-    began_s = time.perf_counter()
-    budget.take(_BURST_BYTES)
-    connection.sendall(bytes(_BURST_BYTES))
-    read_exactly(connection, 1)
-    return (time.perf_counter() - began_s) * 1000
+@dataclass(frozen=True)
+class _Bursts:
+    """A connection for bursts of one kind and size."""
 
+    connection: socket.socket
+    kind: Kind
+    size: int
 
-def _burst_back(connection: socket.socket, budget: Budget) -> float:
-    began_s = time.perf_counter()
-    connection.sendall(b"\0")
-    if not receive_burst(connection, _BURST_BYTES, budget):
-        raise ConnectionError("the other end closed the connection")
-    return (time.perf_counter() - began_s) * 1000
+    def take_ms(self) -> float:
+        """How long one takes, there and the answer back, or asked for and back."""
+        began_s = time.perf_counter()
+        if self.kind is Kind.BURSTS_IN:
+            self.connection.sendall(bytes(self.size))
+            read_exactly(self.connection, 1)
+        else:
+            self.connection.sendall(b"\0")
+            if not receive_burst(self.connection, self.size, Budget()):
+                raise ConnectionError("the other end closed the connection")
+        return (time.perf_counter() - began_s) * 1000

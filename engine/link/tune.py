@@ -125,13 +125,18 @@ Change = Profile | Sysctls | Firewall
 class Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was there before a change, as far as undoing it needs that.
 
-    `profile` is NetworkManager's id of what was active on the interface; `jumbo` Windows' setting of the adapter.
+    `profile` is NetworkManager's id of what was active on the interface, and `addresses` what the interface had where
+    that was none of NetworkManager's; `jumbo` is Windows' setting of the adapter.
     """
 
     mtu: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     is_up: bool = True
     has_address: bool = False
     profile: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f-]{0,64}$")] = ""
+    addresses: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9.]{7,15}/\d{1,2}$")], ...],
+        msgspec.Meta(max_length=64),
+    ] = ()
     dhcp: bool = False
     jumbo: Annotated[str, msgspec.Meta(pattern=r"^\d{0,6}$")] = ""
     values: dict[str, _Values] = {}

@@ -7,7 +7,7 @@ import sys
 from engine.errors import HostError
 from engine.link import tune_linux, tune_macos, tune_windows
 from engine.link.commands import Runner
-from engine.link.interfaces import Network
+from engine.link.interfaces import Interface, Network
 from engine.link.limits import proc_values
 from engine.link.tune import SYSCTLS, Before, Change, Profile, Roots, Sysctls, Way
 
@@ -41,16 +41,25 @@ def read_before(change: Change, network: Network, run: Runner, roots: Roots) -> 
             return Before()
 
 
+def _given_addresses(interface: Interface) -> tuple[str, ...]:
+    return tuple(
+        f"{address.host}/{address.prefix}" for address in interface.addresses if ":" not in address.host
+    )
+
+
 def _before_profile(change: Profile, network: Network, run: Runner) -> Before:
     interface = network.named(change.interface)
     if interface is None:
         raise HostError(f"the interface {change.interface} is gone: plug it in again")
     is_windows = change.way is Way.POWERSHELL
+    is_managed = change.way is Way.NETWORK_MANAGER
+    profile = tune_linux.active_profile(run, change.interface) if is_managed else ""
     return Before(
         mtu=interface.mtu,
         is_up=interface.is_up,
         has_address=any(address.host == change.host for address in interface.addresses),
-        profile=tune_linux.active_profile(run, change.interface) if change.way is Way.NETWORK_MANAGER else "",
+        profile=profile,
+        addresses=() if profile or not is_managed else _given_addresses(interface),
         dhcp=is_windows and tune_windows.uses_dhcp(run, change.guid),
         jumbo=tune_windows.jumbo_setting(run, change.guid) if is_windows else "",
     )

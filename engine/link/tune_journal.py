@@ -8,24 +8,26 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from engine.errors import HostError
 from engine.files import write_whole
-from engine.link.tune import Before, Change
+from engine.link.tune import Before, Change, Profile, Sysctls, Way
 
 _NAME = "link-tune.json"
 _MAX_BYTES = 1 << 18
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A change, what was there before it, and how many of its steps have begun."""
+    """A change, what was there before it, and how many of its steps have begun, of how many."""
 
     change: Change
     before: Before
     n_begun: int
+    n_steps: int
 
 
 class Journal:
@@ -71,6 +73,23 @@ class Journal:
                 f"{self._file} cannot be written ({error.strerror or error}), and without it nothing could be put "
                 "back: nothing more was changed"
             ) from error
+
+
+def is_in_the_way(journal: Journal, changes: Sequence[Change]) -> bool:
+    """Whether what is in force has to be undone before these changes can be made.
+
+    Those that a system forgets when it starts may be made once more, unless they were cut short.
+    """
+    again = [
+        entry.change
+        for entry in journal.entries
+        if _is_forgotten(entry.change) and entry.n_begun == entry.n_steps
+    ]
+    return bool(journal.entries) and any(change not in again for change in changes)
+
+
+def _is_forgotten(change: Change) -> bool:
+    return isinstance(change, Sysctls) or (isinstance(change, Profile) and change.way is Way.IP)
 
 
 def _check_owner(file: Path, found: os.stat_result) -> None:

@@ -32,13 +32,13 @@ def find_way(run: Runner, interface: str) -> Way:
 
 
 def active_profile(run: Runner, interface: str) -> str:
-    """NetworkManager's id of what is active on it, or ""; never our own."""
-    if (
-        _said(run, "nmcli", "-g", "GENERAL.CONNECTION", "device", "show", interface)
-        == NETWORK_MANAGER_PROFILE
-    ):
-        return ""
-    return _said(run, "nmcli", "-g", "GENERAL.CON-UUID", "device", "show", interface)
+    """NetworkManager's id of what is active on it; "" where that is our own, or was set up by somebody else."""
+    shown = ("nmcli", "-g", "{}", "device", "show", interface)
+    state, name, uuid = (
+        _said(run, *(word.format(field) for word in shown))
+        for field in ("GENERAL.STATE", "GENERAL.CONNECTION", "GENERAL.CON-UUID")
+    )
+    return "" if "externally" in state or name == NETWORK_MANAGER_PROFILE else uuid
 
 
 def profile_steps(change: Profile, before: Before, roots: Roots) -> list[Step]:
@@ -73,16 +73,30 @@ def _by_network_manager(change: Profile, before: Before) -> list[Step]:
         *("ipv6.method", "link-local", "ipv6.never-default", "yes"),
         *("802-3-ethernet.mtu", str(change.mtu)),
     )
-    back = ("nmcli", "connection", "up", "uuid", before.profile)
+    show = ("nmcli", "-g", "connection.id", "connection", "show")
     return [
-        *([Step(undo=Run(words=back))] if before.profile else []),
+        *_as_before(change, before, show),
         Step(
             do=Run(words=add),
             undo=Run(words=("nmcli", "connection", "delete", "id", name)),
-            there=Run(words=("nmcli", "-g", "connection.id", "connection", "show", "id", name)),
+            there=Run(words=(*show, "id", name)),
         ),
         Step(do=Run(words=("nmcli", "connection", "up", "id", name))),
     ]
+
+
+def _as_before(change: Profile, before: Before, show: tuple[str, ...]) -> list[Step]:
+    """What brings back what was active before our profile: another one, or what somebody had set up by hand."""
+    if before.profile:
+        back = ("nmcli", "connection", "up", "uuid", before.profile)
+        return [Step(undo=Run(words=back), there=Run(words=(*show, "uuid", before.profile)))]
+    device = ("dev", change.interface)
+    is_there = Run(words=("ip", "-oneline", "link", "show", *device))
+    backs = [
+        *(("ip", "address", "replace", address, *device) for address in before.addresses),
+        ("ip", "link", "set", *device, "mtu", str(before.mtu)),
+    ]
+    return [Step(undo=Run(words=words), there=is_there) for words in backs]
 
 
 def _by_networkd(change: Profile, before: Before, roots: Roots) -> list[Step]:
@@ -90,21 +104,20 @@ def _by_networkd(change: Profile, before: Before, roots: Roots) -> list[Step]:
     content = (
         "# Written by `baton link tune --apply`; `baton link tune --undo` removes it.\n"
         f"[Match]\nName={change.interface}\n\n[Link]\nMTUBytes={change.mtu}\n\n"
-        f"[Network]\nAddress={change.host}/{PREFIX}\nDHCP=no\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n"
+        f"[Network]\nAddress={change.host}/{PREFIX}\nDHCP=no\nKeepConfiguration=static\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n"
         "DefaultRouteOnDevice=no\n"
     )
+    # Has it look at every interface whose file came or went; `reconfigure` would drop addresses that others gave,
+    # which KeepConfiguration leaves.
     reload = Run(words=("networkctl", "reload"))
-    configure = Run(words=("networkctl", "reconfigure", change.interface))
     mtu_back = ("ip", "link", "set", "dev", change.interface, "mtu", str(before.mtu))
     is_there = Run(words=("ip", "-oneline", "link", "show", "dev", change.interface))
-    # Undone from the last to the first: the file, then the two calls that have networkd notice.
+    # Undone from the last to the first.
     return [
         Step(undo=Run(words=mtu_back), there=is_there),
-        Step(undo=configure, there=is_there),
         Step(undo=reload),
         Step(do=Write(path=roots.networkd_file, content=content), undo=Remove(path=roots.networkd_file)),
         Step(do=reload),
-        Step(do=configure),
     ]
 
 
@@ -126,7 +139,7 @@ def _by_ip(change: Profile, before: Before) -> list[Step]:
     if not before.has_address:
         steps.append(
             Step(
-                do=Run(words=("ip", "address", "add", *address)),
+                do=Run(words=("ip", "address", "replace", *address)),
                 undo=Run(words=("ip", "address", "delete", *address)),
                 there=Run(
                     words=(

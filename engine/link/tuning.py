@@ -10,7 +10,7 @@ from engine.link.commands import Runner, run_command
 from engine.link.interfaces import Network, direct_cable, read_network
 from engine.link.tune import Plan, Roots, Situation, make_plan, steps_of, system_roots
 from engine.link.tune_before import find_way, read_before, read_settings
-from engine.link.tune_journal import Journal
+from engine.link.tune_journal import Journal, is_in_the_way
 
 
 class PeerEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +22,11 @@ class PeerEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan with its steps in words, and those that would undo what is in force."""
+    """A plan with its steps in words; `blocked`: what is in force has to be undone first."""
 
     plan: Plan
     steps: tuple[str, ...]
-    in_force: tuple[str, ...]
+    blocked: bool
 
 
 def preview(
@@ -67,7 +67,7 @@ def preview(
     for change in plan.changes:
         before = read_before(change, network, run, roots)
         steps += [step.do.text for step in steps_of(change, before, roots) if step.do is not None]
-    return Preview(plan=plan, steps=tuple(steps), in_force=what_undo_does(roots))
+    return Preview(plan=plan, steps=tuple(steps), blocked=is_in_the_way(Journal(roots.state), plan.changes))
 
 
 def what_undo_does(roots: Roots | None = None) -> tuple[str, ...]:

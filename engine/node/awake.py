@@ -120,7 +120,7 @@ class Awake:
         if holding is not self._holding:
             return
         if fault:
-            log.info("this computer cannot be kept awake: %s", fault)
+            log.info("this computer cannot be kept awake: %s", fault.partition("! Tried")[0])
             self._holding = None
             self._note = _NOBODY_THERE if sys.platform == "linux" else _REFUSED
             self._again = asyncio.get_running_loop().call_later(self._ask_again_s, self._ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from engine.node.endpoint import Endpoint, NoEndpoint
+from engine.node.endpoint import READ_TIMEOUT_S, Endpoint, NoEndpoint
 from engine.node.presence import NoNode, find_node
 
 
@@ -22,9 +22,9 @@ class NodeClient:
         note = find_node()
         return cls(note.port, note.token, note.endpoint)
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, *, timeout_s: float = READ_TIMEOUT_S) -> Any:
         with _NoNodeThere():
-            return self._control.get(path)
+            return self._control.get(path, timeout_s=timeout_s)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         with _NoNodeThere():

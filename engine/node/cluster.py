@@ -100,13 +100,13 @@ class Cluster:
         engines = {engine.model.model_id: engine for engine in self._engines.all()}
         for model_id in list(self._joins):
             if model_id not in engines:
-                self._part(model_id, unload=True)
+                self._part(model_id)
         for model_id, engine in engines.items():
             link = self._prefiller_for(engine)
             join = self._joins.get(model_id)
             if link is None or not link.is_open:
                 if join is not None and not self._is_only_unlinked(join):
-                    self._part(model_id, unload=False)
+                    self._part(model_id)
                 continue
             if join is not None and join.link is link and join.n_starts == engine.process.n_starts:
                 continue
@@ -126,12 +126,12 @@ class Cluster:
         self._joins[model_id] = join
         join.task = asyncio.create_task(self._join_for_ever(join), name=f"join {model_id}")
 
-    def _part(self, model_id: str, *, unload: bool) -> None:
+    def _part(self, model_id: str) -> None:
         join = self._joins.pop(model_id)
         if join.task is not None:
             join.task.cancel()
         join.engine.retarget(_NO_WORKER)
-        if unload and join.digest and join.link.is_open:
+        if join.digest and join.link.is_open:
             self._spawn(_tell_to_stop(join.link, join.digest))
         self._on_change()
 

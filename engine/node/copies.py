@@ -40,8 +40,10 @@ from engine.gguf.digest import digest_of_parts
 from engine.gguf.reader import MAX_PARTS, part_paths
 from engine.handoff.courier_process import tls_environment
 from engine.handoff.transport import Address
+from engine.node.identity import Identity
+from engine.node.model_folder import LocalModel, free_names
 from engine.node.peer_link import Offers, PeerLink
-from engine.node.shelf import Shelf, ShelfModel, free_names
+from engine.node.shelf import Shelf
 from engine.node.transfer import FileEntry, TransferJob
 from engine.paths import own_command
 
@@ -118,6 +120,13 @@ class Copy:
     stop: Callable[[], None] = lambda: None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def hear(self, news: News) -> None:
+        if news.done_bytes is not None:
+            self.done_bytes = news.done_bytes
+        if news.model_id is not None:
+            self.done_bytes = self.total_bytes
+            self.model_id = news.model_id if self.is_incoming else self.model_id
+
     def snapshot(self) -> dict[str, Any]:
         return {
             "id": self.copy_id,
@@ -135,9 +144,9 @@ class Copy:
 class Copies:
     """Sends models and takes them in; `on_change` is called when the snapshot has changed."""
 
-    def __init__(self, shelf: Shelf, identity_dir: Path, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, shelf: Shelf, identity: Identity, *, on_change: Callable[[], None]) -> None:
         self._shelf = shelf
-        self._identity_dir = identity_dir
+        self._identity = identity
         self._on_change = on_change
         self._copies: dict[str, Copy] = {}
         self._call_backs: dict[str, asyncio.Queue[int]] = {}
@@ -165,7 +174,7 @@ class Copies:
             raise InvalidRequest(f"no copy {copy_id[:32]!r} is running")
         copy.stop()
 
-    async def send(self, model: ShelfModel, link: PeerLink) -> AsyncGenerator[Copy, None]:
+    async def send(self, model: LocalModel, link: PeerLink) -> AsyncGenerator[Copy, None]:
         """Copy a model to the peer; gives the copy again and again as it goes on, the last time when it is done.
 
         To close it cancels the copy. Raises UserError for a model that cannot be sent, PeerRefused with the receiver's
@@ -185,21 +194,18 @@ class Copies:
                 yield copy
         yield copy
 
-    async def _send(self, copy: Copy, model: ShelfModel, link: PeerLink) -> AsyncGenerator[None, None]:
+    async def _send(self, copy: Copy, model: LocalModel, link: PeerLink) -> AsyncGenerator[None, None]:
         digests = await self._shelf.digests(model)
         files = tuple(
             FileEntry(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
             for path, digest in zip(model.paths, digests, strict=True)
         )
         offer = Offer(copy_id=copy.copy_id, files=files)
-        sender = _Sender(offer, model, link, self._identity_dir)
+        sender = _Sender(offer, model, link, self._identity)
         copy.stop = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
-                if item.model_id is not None:
-                    copy.done_bytes = copy.total_bytes
+                copy.hear(item)
                 self._on_change()
                 yield
 
@@ -220,8 +226,7 @@ class Copies:
         )
         async with self._kept(copy), contextlib.aclosing(self._receive(copy, offer, link)) as news:
             async for item in news:
-                if item.done_bytes is not None:
-                    copy.done_bytes = item.done_bytes
+                copy.hear(item)
                 self._on_change()
                 yield msgspec.to_builtins(item)
 
@@ -239,7 +244,7 @@ class Copies:
             msgspec.structs.replace(file, name=name) for file, name in zip(offer.files, names, strict=True)
         )
         job = TransferJob(
-            identity_dir=str(self._identity_dir),
+            identity_dir=str(self._identity.key_path.parent),
             peer_der=link.peer.certificate_der,
             files=files,
             folder=str(self._shelf.folder.path),
@@ -248,16 +253,15 @@ class Copies:
         call_backs = self._call_backs.setdefault(offer.copy_id, asyncio.Queue())
         copy.stop = functools.partial(call_backs.put_nowait, _STOP)
         try:
-            async with contextlib.aclosing(_received(job, link, call_backs)) as news:
+            async with contextlib.aclosing(_received(job, self._identity, link, call_backs)) as news:
                 async for item in news:
                     yield item
         finally:
             self._call_backs.pop(offer.copy_id, None)
         await self._shelf.refresh()
-        copy.model_id = self._shelf.find(names[0]).model_id
-        yield News(model_id=copy.model_id)
+        yield News(model_id=self._shelf.find(names[0]).model_id)
 
-    async def _here_already(self, offer: Offer) -> ShelfModel | None:
+    async def _here_already(self, offer: Offer) -> LocalModel | None:
         """The model with that content, if there is one."""
         await self._shelf.refresh()
         for model in self._shelf.models:
@@ -310,11 +314,11 @@ def _check_names(offer: Offer) -> None:
 
 
 async def _received(
-    job: TransferJob, link: PeerLink, call_backs: asyncio.Queue[int]
+    job: TransferJob, identity: Identity, link: PeerLink, call_backs: asyncio.Queue[int]
 ) -> AsyncGenerator[News, None]:
     """Run the receiving process: it listens, or calls where the sender asks for that."""
     here = str(Address(host=link.local_host, port=0))
-    end = _Process(msgspec.structs.replace(job, listen=here))
+    end = _Process(msgspec.structs.replace(job, listen=here), identity)
     calling: asyncio.Task[int] = asyncio.create_task(call_backs.get())
     try:
         await end.start()
@@ -327,7 +331,7 @@ async def _received(
                     raise _Cancelled("the copy was cancelled on the computer that was to get it")
                 await end.close()
                 there = str(Address(host=link.remote_host, port=calling.result()))
-                end = _Process(msgspec.structs.replace(job, dial=there))
+                end = _Process(msgspec.structs.replace(job, dial=there), identity)
                 calling = asyncio.create_task(call_backs.get())
                 await end.start()
             elif "port" in item:
@@ -345,11 +349,12 @@ async def _received(
 class _Sender:
     """The sender's side: what the receiver says, and what our own process does."""
 
-    def __init__(self, offer: Offer, model: ShelfModel, link: PeerLink, identity_dir: Path) -> None:
+    def __init__(self, offer: Offer, model: LocalModel, link: PeerLink, identity: Identity) -> None:
         self._offer = offer
         self._link = link
+        self._identity = identity
         self._job = TransferJob(
-            identity_dir=str(identity_dir),
+            identity_dir=str(identity.key_path.parent),
             peer_der=link.peer.certificate_der,
             files=offer.files,
             paths=tuple(str(path) for path in model.paths),
@@ -419,7 +424,7 @@ class _Sender:
             self._events.put_nowait(_OwnEnd(error))
 
     async def _run(self, job: TransferJob) -> None:
-        end = _Process(job)
+        end = _Process(job, self._identity)
         try:
             await end.start()
             while "done" not in (item := await end.next()):
@@ -445,8 +450,9 @@ class _OwnEnd(BatonError):
 class _Process:
     """One end's process of its own, so that the node's loop is free: `baton transfer`."""
 
-    def __init__(self, job: TransferJob) -> None:
+    def __init__(self, job: TransferJob, identity: Identity) -> None:
         self._job = job
+        self._identity = identity
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -462,7 +468,7 @@ class _Process:
             "transfer",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=tls_environment(),
+            env=tls_environment() | self._identity.environment(),
         )
         if self._process.stdin is not None:
             with contextlib.suppress(ConnectionError):

@@ -19,14 +19,17 @@ from typing import Any
 import psutil
 from starlette.routing import BaseRoute
 
+from engine import config
 from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
+from engine.node.agreement import Agreement
 from engine.node.announcement import clean_name
 from engine.node.awake import Awake
 from engine.node.cluster import Cluster
 from engine.node.control import discovery, pairing, permission, status, updates, wake
 from engine.node.control import link as link_control
+from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
 from engine.node.control.status import DESCRIBE
 from engine.node.copies import Copies
@@ -35,6 +38,8 @@ from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.front import PASSED_ON, Front
 from engine.node.identity import Identity, TrustStore
 from engine.node.link_doctor import LinkDoctor
+from engine.node.measure import Measurements
+from engine.node.model_folder import Folder, LocalModel
 from engine.node.news import News
 from engine.node.pairing_port import PairingPort
 from engine.node.peer_link import Offers, PeerLink
@@ -42,11 +47,13 @@ from engine.node.peer_links import PeerLinks, split_node_address
 from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.peers import PeerBook
 from engine.node.presence import Place
+from engine.node.reports import Reports
 from engine.node.secrets import Secrets
-from engine.node.shelf import Folder, Shelf, ShelfModel, needed_bytes
+from engine.node.shelf import Shelf
 from engine.node.supervisor import State
 from engine.node.updates import Updates
 from engine.node.wake_on_lan import WakeOnLan
+from engine.node.wishes import Wishes
 from engine.node.workers import START, STOP, Workers
 from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
 from engine.server.run import HttpServer, is_loopback
@@ -55,12 +62,19 @@ from engine.version import baton_version
 
 log = logging.getLogger(__name__)
 
+# Of the engines that a node starts, and of those among them that decode.
+ENGINE_SETTINGS = (
+    *(config.IDENTITY, config.PREFIX_CACHE, config.DATA_STREAMS),
+    *(config.WEIGHTS, config.DEVICE, config.THREADS),
+)
+DECODE_SETTINGS = (config.ROUTE, config.CODEC, config.CHUNK)
+
 OnReady = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What a node is started with."""
+    """What a node is started with. `engine_words` are flags of every engine, `decode_words` of those that decode."""
 
     name: str
     host: str
@@ -70,6 +84,8 @@ class NodeOptions:
     n_ctx: int
     n_slots: int
     engine_words: tuple[str, ...]
+    decode_words: tuple[str, ...]
+    measures: bool
     identity: str | None
     use_keyring: bool
     api_key: str | None
@@ -84,7 +100,9 @@ class NodeOptions:
             model=args.model,
             n_ctx=args.ctx,
             n_slots=args.slots,
-            engine_words=("--identity", args.identity) if args.identity else (),
+            engine_words=config.words_of(args, ENGINE_SETTINGS),
+            decode_words=config.words_of(args, DECODE_SETTINGS),
+            measures=args.measure != "never",
             identity=args.identity,
             use_keyring=args.keyring != "never",
             api_key=api_key,
@@ -134,7 +152,10 @@ class Node:
         control = HttpServer(build_control_app(self, token, _routes()))
         self.endpoint_url = endpoint.url
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
-        parts = (self.discovery, self.shelf, self.link_doctor, self.permission, self.pairing, self.awake)
+        parts = (
+            *(self.discovery, self.shelf, self.link_doctor, self.permission, self.pairing, self.awake),
+            self.agreement,
+        )
         try:
             self._node_port = await self.links.start()
             for part in parts:
@@ -172,6 +193,7 @@ class Node:
         self.peers = PeerBook(peers_file())
         self._make_network()
         self._make_models()
+        self._make_roles()
         self._offer()
         self.news.add("node", self._describe)
         self.peers.on_change(self.links.look_again)
@@ -220,8 +242,9 @@ class Node:
             folder=data_dir(),
             node_id=self.identity.node_id,
             links=self.links.all,
-            on_change=add("link", lambda: self.link_doctor.snapshot()),
+            on_change=self._on_link_measured,
         )
+        self._link_measured = add("link", self.link_doctor.snapshot)
         self.permission = LocalNetworkPermission(
             peer=self._someone,
             own_host=self._own_host,
@@ -246,19 +269,23 @@ class Node:
         environment = {**os.environ, **self.identity.environment()}
         self.shelf = Shelf(
             Folder(models_dir(), cache_dir() / "digests"),
-            on_change=add("models", lambda: self.shelf.snapshot()),
+            on_change=self._on_models,
             in_use=self._models_in_use,
         )
+        self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
             self.shelf,
-            identity_dir(options.identity),
+            self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
         )
         self.awake = Awake(on_change=add("awake", lambda: self.awake.snapshot()))
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
-            words=[*options.engine_words, "--slots", str(options.n_slots), "--ctx", str(options.n_ctx)],
+            words=[
+                *(*options.engine_words, *options.decode_words),
+                *("--slots", str(options.n_slots), "--ctx", str(options.n_ctx)),
+            ],
             environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
             on_change=self._on_engines,
@@ -294,6 +321,30 @@ class Node:
             refresh=self.shelf.refresh,
         )
 
+    def _make_roles(self) -> None:
+        """Who prefills and who decodes."""
+        options, node_id = self.options, self.identity.node_id
+        reports = Reports(
+            node_id,
+            options.name,
+            self.shelf,
+            Measurements(cache_dir() / "measured", device="auto", version=baton_version()),
+            link_bytes_per_s=self._link_bytes_per_s,
+        )
+        self.wishes = Wishes(data_dir() / "roles.json", node_id, on_change=lambda: self.agreement.changed())
+        self.agreement = Agreement(
+            node_id,
+            self.shelf,
+            reports,
+            self.wishes,
+            links=self.links.all,
+            n_ctx=options.n_ctx,
+            n_slots=options.n_slots,
+            has_time_for=self._has_time_for,
+            on_change=self._on_roles,
+        )
+        self._roles_changed = self.news.add("roles", self.agreement.snapshot)
+
     def _offer(self) -> None:
         """What paired computers may ask of this one."""
         self.offers.streams[PASSED_ON] = self.front.answer_peer
@@ -304,7 +355,9 @@ class Node:
         self.offers.calls.update(self.wake_on_lan.handlers())
         self.offers.calls.update(self.updates.handlers())
         self.offers.news.update(self.peers.news())
+        self.shelf.offer_methods(self.offers)
         self.copies.offer_methods(self.offers)
+        self.agreement.offer_methods(self.offers)
 
     # what the parts are told of each other
 
@@ -314,10 +367,25 @@ class Node:
 
     def _on_links(self) -> None:
         self._links_changed()
+        self.agreement.look_again()
+        self.workers.look_again()
+        self.cluster.look_again()
+
+    def _on_models(self) -> None:
+        self._models_changed()
+        self.agreement.changed()
+
+    def _on_link_measured(self) -> None:
+        self._link_measured()
+        self.agreement.changed()
+
+    def _on_roles(self) -> None:
+        self._roles_changed()
         self.workers.look_again()
         self.cluster.look_again()
 
     async def _on_link(self, link: PeerLink) -> None:
+        self.agreement.greet(link)
         await self.wake_on_lan.learn(link)
 
     def _on_pairing(self) -> None:
@@ -367,9 +435,7 @@ class Node:
         if model.problem:
             raise UnsupportedModel(f"{model_id}: {model.problem}")
         options = self.options
-        needed = await asyncio.to_thread(
-            needed_bytes, model.path, n_ctx=options.n_ctx, n_slots=options.n_slots
-        )
+        needed = model.needed_bytes(n_ctx=options.n_ctx, n_slots=options.n_slots)
         return ModelFile(model_id=model.model_id, path=model.path, needed_bytes=needed)
 
     async def _find_digest(self, digest: str) -> Path | None:
@@ -384,7 +450,7 @@ class Node:
         model = self.shelf.find(model_id)
         return model.digest or await self._read_digest(model)
 
-    async def _read_digest(self, model: ShelfModel) -> str:
+    async def _read_digest(self, model: LocalModel) -> str:
         return digest_of_parts(await self.shelf.digests(model))
 
     def _list_models(self) -> list[dict[str, Any]]:
@@ -418,10 +484,34 @@ class Node:
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
-        return next((link for link in self.links.all() if self.identity.node_id < link.peer.node_id), None)
+        here, model_id = self.identity.node_id, engine.model.model_id
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and (roles.prefill, roles.decode) == (link.peer.node_id, here):
+                return link
+        return None
 
-    def _decoder_of(self, model: str | None) -> PeerLink | None:
-        return next((link for link in self.links.all() if link.peer.node_id < self.identity.node_id), None)
+    def _decoder_of(self, model_id: str | None) -> PeerLink | None:
+        """The link with who decodes that model; what names none concerns what is loaded here, if anything is."""
+        if model_id is None and self.engines.all():
+            return None
+        for link in self.links.all():
+            roles = self.agreement.with_peer(link.peer.node_id, model_id)
+            if roles is not None and roles.decode == link.peer.node_id:
+                return link
+        return None
+
+    def _link_bytes_per_s(self, node_id: str) -> float | None:
+        """What the link carries in the worse of both directions, where it was probed."""
+        ceiling = self.link_doctor.ceiling_for(node_id)
+        gbps = 0.0 if ceiling is None else min(ceiling.send_gbps, ceiling.receive_gbps)
+        return gbps * 1e9 / 8 if gbps > 0 else None
+
+    def _has_time_for(self, model: LocalModel) -> bool:
+        """Whether nobody waits for an answer, and the model has room beside those that are loaded."""
+        is_busy = any(engine.n_active or not engine.is_ready for engine in self.engines.all())
+        needed = model.needed_bytes(n_ctx=self.options.n_ctx, n_slots=1)
+        return self.options.measures and not is_busy and needed < _memory().available_bytes
 
     # what others are told
 
@@ -457,7 +547,7 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, wake, updates)
+    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates)
     return [route for part in parts for route in part.routes()]
 
 

@@ -34,6 +34,14 @@ class NoEndpoint(UserError):
     """Nothing answers on that port."""
 
 
+class ModelLoading(HostError):
+    """The model that was asked for is being loaded; `progress` is the share that is done."""
+
+    def __init__(self, message: str, progress: float) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
 class Endpoint:
     """The endpoint at host and port. `key` is sent, or `$BATON_API_KEY` where that is set; UserError for port 0."""
 
@@ -207,4 +215,7 @@ def _refusal(endpoint: Endpoint, status: int, body: Any) -> UserError | HostErro
         return UserError(
             f"{endpoint.url} wants its API key: set BATON_API_KEY to it, and run the same command again"
         )
+    if isinstance(error, dict) and error.get("code") == "model_loading":
+        progress = error.get("progress")
+        return ModelLoading(message, progress if isinstance(progress, float) else 0.0)
     return InvalidRequest(message) if status < 500 else HostError(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 # A request waits so long for its model to load before it is told to come back: small models need no second try.
 WAIT_FOR_LOADING_S = 3.0
+
+# Clients take a longer wait for none at all.
+_RETRY_WITHIN_S = 30
 
 # The system and other programs keep this share of the memory.
 _KEPT_FREE_SHARE = 0.05
@@ -70,6 +74,15 @@ class LoadedEngine:
     def url(self) -> str:
         """Of the engine that is ready."""
         return f"http://127.0.0.1:{self.process.port}"
+
+    def still_loading(self) -> StillLoading:
+        """What to tell who asks before it is ready: how far it is, and when it should be."""
+        left_s = 0.0
+        if self.progress > 0:
+            left_s = (time.time() - self.process.since_s) * (1 - self.progress) / self.progress
+        return StillLoading(
+            self.model.model_id, self.progress, retry_after_s=max(1, min(math.ceil(left_s), _RETRY_WITHIN_S))
+        )
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[LoadedEngine]:
@@ -151,7 +164,7 @@ class Engines:
             # Somebody has to be told, and the next one may try again: the file may have been mended.
             await self.unload(model_id)
             raise engine.process.failure()
-        raise StillLoading(model_id, engine.progress)
+        raise engine.still_loading()
 
     async def load(self, model_id: str) -> LoadedEngine:
         """Begin to load a model, and return at once. Raises as `use` does, but for what loading brings."""
@@ -183,7 +196,7 @@ class Engines:
         engine: LoadedEngine
         process = EngineProcess(
             model.model_id,
-            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", *self._words],
+            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *self._words],
             log=RotatingLog(self._log_folder / f"serve-{model.model_id}.log"),
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -26,7 +27,7 @@ from engine.errors import BatonError, HostError, InvalidRequest, PeerLost, PeerR
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.peer_link import PeerLink
 from engine.server import sse
-from engine.server.errors import Refused, StillLoading, error_body, status_of
+from engine.server.errors import Refused, error_body, status_of
 from engine.server.exchange import Exchanges
 from engine.server.guard import Guard
 from engine.server.handlers import EXCEPTION_HANDLERS, body_of, content_of
@@ -65,12 +66,18 @@ PASSED_ON = "endpoint.request"
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A request on its way: path with its query, method, and the whole body."""
+    """A request on its way: path with its query, method, and the whole body; and which news were heard already."""
 
     method: str
     path: str
     body: bytes
     model: str | None
+    last_event_id: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        return headers if self.last_event_id is None else headers | {"Last-Event-ID": self.last_event_id}
 
 
 class Answer(Protocol):
@@ -167,10 +174,24 @@ class Front:
         body = await body_of(request, MAX_BODY_BYTES)
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         model = _model_in(body) if body else request.query_params.get("model")
-        ask = Ask(method=request.method, path=path, body=body, model=model)
-        link = self._decoder_of(model)
-        answer = await (self._ask_peer(link, ask) if link is not None else self._ask_here(ask))
-        return _Passing(answer, request.app.state.exchanges)
+        ask = Ask(
+            method=request.method,
+            path=path,
+            body=body,
+            model=model,
+            last_event_id=request.headers.get("last-event-id"),
+        )
+        return _Passing(await self._ask(ask), request.app.state.exchanges)
+
+    async def _ask(self, ask: Ask) -> Answer:
+        """Ask whoever decodes; this computer answers itself where the other one is just lost."""
+        link = self._decoder_of(ask.model)
+        if link is not None:
+            try:
+                return await self._ask_peer(link, ask)
+            except PeerLost as error:
+                log.info("%s decodes and is away, so that this computer answers: %s", link.peer.name, error)
+        return await self._ask_here(ask)
 
     async def _ask_here(self, ask: Ask) -> Answer:
         """Ask the engine; one that ends before it says anything is asked again once it has been started again."""
@@ -187,7 +208,7 @@ class Front:
 
     async def _ask_engine(self, engine: LoadedEngine, ask: Ask) -> Answer:
         request = self._client.build_request(
-            ask.method, engine.url + ask.path, content=ask.body, headers={"Content-Type": "application/json"}
+            ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
             using.enter_context(engine.in_use())
@@ -207,12 +228,12 @@ class Front:
             return engine
         loading = self._engines.all()
         if loading and model is None:
-            raise StillLoading(loading[0].model.model_id, loading[0].progress)
+            raise loading[0].still_loading()
         if model is not None:
             raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
         names = ", ".join(one["id"] for one in models) or "none is on this computer yet"
         raise Refused(
-            f"no model is loaded: name one in the request's `model` ({names})",
+            f"no model is loaded: name one, as `model` in a request or --model of baton chat ({names})",
             status=503,
             kind="unavailable_error",
         )
@@ -227,25 +248,13 @@ class Front:
         raise _no_such_model(name, models)
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
-        params = {"method": ask.method, "path": ask.path, "body": ask.body, "model": ask.model}
-        parts = link.stream(PASSED_ON, params)
-        try:
-            head = await anext(parts)
-        except (PeerLost, PeerRefused) as error:
-            raise Refused(
-                f"{link.peer.name}, which decodes, does not answer: {error}",
-                status=503,
-                kind="unavailable_error",
-                retry_after_s=1,
-            ) from error
-        return _PeerAnswer(head, parts)
+        parts = link.stream(PASSED_ON, asdict(ask))
+        return _PeerAnswer(await anext(parts), parts)
 
     async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
-        asked = msgspec.convert(params, _PassedOn)
-        ask = Ask(method=asked.method, path=asked.path, body=asked.body, model=asked.model)
         try:
-            answer = await self._ask_here(ask)
+            answer = await self._ask_here(_checked(params))
         except BatonError as error:
             headers = {}
             if isinstance(error, Refused) and error.retry_after_s is not None:
@@ -259,15 +268,6 @@ class Front:
                 yield part
         finally:
             await answer.close()
-
-
-class _PassedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a peer asks on behalf of its client."""
-
-    method: str
-    path: str
-    body: bytes
-    model: str | None
 
 
 class _EngineAnswer:
@@ -350,6 +350,18 @@ class _Passing:
         async for part in self._answer.parts():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _checked(params: Any) -> Ask:
+    """What a peer asks, which is what a client may ask here. Raises InvalidRequest, or msgspec's ValidationError."""
+    ask = msgspec.convert(params, Ask)
+    path = urlsplit(ask.path).path
+    is_known = path in _MODEL_PATHS or any(
+        path.startswith(known.partition("{")[0]) for known in _ENGINE_PATHS
+    )
+    if not is_known or ask.method not in ("GET", "HEAD", "POST"):
+        raise InvalidRequest(f"there is no {path[:100]} here")
+    return ask
 
 
 async def _until_gone(receive: Receive) -> None:

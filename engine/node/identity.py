@@ -442,7 +442,7 @@ def _require(context: ssl.SSLContext, *peers_der: bytes) -> None:
             raise PeerUntrusted("the pinned certificate of the other computer cannot be read") from error
 
 
-def check_peer(connection: ssl.SSLSocket, peer_der: bytes) -> None:
+def check_peer(connection: ssl.SSLSocket | ssl.SSLObject, peer_der: bytes) -> None:
     """After the handshake, before a byte is sent: is it exactly this certificate? Raises PeerUntrusted."""
     if connection.getpeercert(binary_form=True) != peer_der:
         raise PeerUntrusted(

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
 from engine.files import NO_SUCH_FILE, file_fault, user_path
-from engine.node.catalogue import CatalogueModel, HubSource, Source, load_catalogue
+from engine.node.catalogue import CatalogueModel, HubSource, Source, load_catalogue, model_id_of
 from engine.node.progress import Progress
 from engine.paths import models_dir
 
@@ -72,7 +72,7 @@ class Library:
         return found == note.size_bytes if note.size_bytes is not None else found >= model.size_bytes
 
     def resolve(self, name_or_file: str, progress: Progress) -> Path:
-        """The file that `--model NAME|FILE` means; a catalogue model is fetched when it is missing.
+        """The file that `--model NAME|FILE` means: a model of the folder, or one of the catalogue, fetched if need be.
 
         Raises ModelNotFound for what is neither, and what `get` raises.
         """
@@ -85,6 +85,10 @@ class Library:
         path = user_path(name_or_file)
         fault = file_fault(path, wanted="a GGUF file")
         if fault == NO_SUCH_FILE:
+            # a split model is meant by its first part, which sorts first
+            here = [file for file in sorted(self.folder.glob("*.gguf")) if model_id_of(file) == name_or_file]
+            if here:
+                return here[0]
             raise ModelNotFound(f"{name_or_file}: {fault}, and no such model; the catalogue has {names}")
         if fault:
             raise ModelNotFound(f"{name_or_file}: {fault}")

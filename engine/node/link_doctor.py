@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+import psutil
 
-from engine.errors import BatonError, HostError, PeerError, ProtocolError, UserError
+from engine.errors import BatonError, HostError, PeerError, PeerLost, ProtocolError, UserError
 from engine.link.ceilings import Ceiling, Ceilings, ceiling_of, seen_from_there
 from engine.link.elevate import run_helper
 from engine.link.interfaces import Counters, Network, read_network
 from engine.link.privileged import Order
 from engine.link.probe import interface_holding, make_report, read_facts
-from engine.link.probe_path import Say, Target, measure
+from engine.link.probe_path import PathMeasures, Say, Target, measure
 from engine.link.probe_ports import ProbePorts
 from engine.link.probe_wire import TOKEN_BYTES
 from engine.link.report import HostFacts, PeerHalf, Report
 from engine.link.tuning import PeerEnd, Preview, preview
+from engine.node.interface_events import InterfaceEvents
 
 if TYPE_CHECKING:
     from engine.node.peer_link import PeerLink
@@ -38,6 +40,9 @@ _SETTLE_S = 3.0
 # A link that goes up and down is not probed each time.
 _PROBE_AGAIN_AFTER_S = 60.0
 
+_BUSY = "it probes the link itself at this moment: try again in 15 seconds"
+
+_MEASURE_TIMEOUT_S = 25.0
 _FACTS_TIMEOUT_S = 30.0  # PowerShell's
 
 NO_PEER = (
@@ -54,6 +59,15 @@ class _Opened(msgspec.Struct, frozen=True, kw_only=True):
     udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
+class _MeasureAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Ports that the other computer has opened, for this one to measure."""
+
+    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+    mtu: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class _Answering:
@@ -87,11 +101,16 @@ class LinkDoctor:
         self._network: Network | None = None
         self._rechecking: asyncio.Task[None] | None = None
         self._rechecked_s = -_PROBE_AGAIN_AFTER_S
+        self._outline: object = None
+        self._events = InterfaceEvents(self.on_interfaces_changed)
 
     async def start(self) -> None:
         await self._read_network()
+        self._outline = await asyncio.to_thread(_outline)
+        self._events.start()
 
     async def close(self) -> None:
+        self._events.close()
         if self._rechecking is not None:
             self._rechecking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -121,6 +140,7 @@ class LinkDoctor:
             "link.facts": self._tell_facts,
             "link.open": self._open,
             "link.close": self._close,
+            "link.measure": self._measure_for_peer,
             "link.probed": self._hear_ceiling,
         }
 
@@ -174,6 +194,10 @@ class LinkDoctor:
 
     async def _recheck(self) -> None:
         await asyncio.sleep(_SETTLE_S)
+        outline = await asyncio.to_thread(_outline)
+        if outline == self._outline:
+            return
+        self._outline = outline
         try:
             await self._read_network()
             self._on_change()
@@ -255,8 +279,8 @@ class LinkDoctor:
         )
         try:
             try:
-                path = await asyncio.to_thread(
-                    measure,
+                path = await self._measure(
+                    link,
                     target,
                     local_mtu=_mtu(here.network, local),
                     peer_mtu=_mtu(opened.facts.network, opened.interface),
@@ -274,6 +298,62 @@ class LinkDoctor:
             counted_here=after.counters.since(before.counters) if after and before else Counters(),
             counted_there=counted,
         ), ""
+
+    async def _measure(
+        self, link: PeerLink, target: Target, *, local_mtu: int, peer_mtu: int, say: Say
+    ) -> PathMeasures:
+        """By this computer, or else by the other one: what may not be called from here may yet call here.
+
+        Raises PeerLost where neither gets through.
+        """
+        try:
+            return await asyncio.to_thread(measure, target, local_mtu=local_mtu, peer_mtu=peer_mtu, say=say)
+        except PeerLost as error:
+            log.info("the other computer is asked to measure: %s", error)
+            say("once more, from the other computer")
+            try:
+                return await self._have_measured(link, local_mtu)
+            except PeerError:
+                raise error from None
+
+    async def _have_measured(self, link: PeerLink, mtu: int) -> PathMeasures:
+        """Raises PeerError."""
+        try:
+            ports = await asyncio.to_thread(ProbePorts, link.local_host, link.remote_host)
+        except OSError as error:
+            raise PeerLost(f"no ports can be opened here ({error.strerror or error})") from error
+        try:
+            asked = _MeasureAsked(
+                udp_port=ports.udp_port, tcp_port=ports.tcp_port, token=ports.token, mtu=mtu
+            )
+            params = msgspec.to_builtins(asked, builtin_types=(bytes,))
+            measured = _checked(
+                await link.call("link.measure", params, timeout_s=_MEASURE_TIMEOUT_S), PathMeasures
+            )
+        finally:
+            await asyncio.to_thread(ports.close)
+        found: PathMeasures = measured.seen_from_there()
+        return found
+
+    async def _measure_for_peer(self, link: PeerLink, params: Any) -> Any:
+        """Measure the way to the ports that the other computer has opened."""
+        asked = _checked(params, _MeasureAsked)
+        if self._probing.locked():
+            raise UserError(_BUSY)
+        async with self._probing:
+            network = await asyncio.to_thread(read_network)
+            target = Target(
+                local_host=link.local_host,
+                peer_host=link.remote_host,
+                udp_port=asked.udp_port,
+                tcp_port=asked.tcp_port,
+                token=asked.token,
+            )
+            local_mtu = _mtu(network, interface_holding(network, link.local_host))
+            measured = await asyncio.to_thread(
+                measure, target, local_mtu=local_mtu, peer_mtu=asked.mtu, say=lambda part: None
+            )
+        return msgspec.to_builtins(measured)
 
     async def _keep(self, link: PeerLink) -> None:
         """Keep what the last report says of the link, here and there."""
@@ -294,7 +374,7 @@ class LinkDoctor:
     async def _open(self, link: PeerLink, params: Any) -> Any:
         """Open ports for the other computer's probe; an earlier probe's are closed."""
         if self._probing.locked():
-            raise UserError("it probes the link itself at this moment: try again in 15 seconds")
+            raise UserError(_BUSY)
         await self._stop_answering(link.peer.node_id)
         facts = await asyncio.to_thread(read_facts)
         try:
@@ -337,6 +417,11 @@ class LinkDoctor:
             await self._read_network()
             self._on_change()
         return None
+
+
+def _outline() -> object:
+    """What a link depends on, quickly read: some systems do not tell of changes, and are looked at again and again."""
+    return {name: (found.isup, found.mtu, found.speed) for name, found in psutil.net_if_stats().items()}
 
 
 async def _peer_end(link: PeerLink) -> PeerEnd | None:

@@ -57,6 +57,14 @@ def node_log_handler(path: Path) -> logging.Handler:
     return _Rotating(path, max_bytes=MAX_LOG_BYTES, n_older=OLDER_LOGS)
 
 
+def trim_stderr(path: Path) -> None:
+    """Empty `path` where it is large, and where the standard error of this process goes: nobody rotates that."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if status.st_size > MAX_LOG_BYTES and os.path.samestat(status, os.fstat(2)):
+            os.truncate(path, 0)
+
+
 def read_tail(path: Path, n_bytes: int) -> str:
     """The end of the log file `path`, whole lines of `n_bytes` at most. Raises OSError."""
     with path.open("rb") as file:

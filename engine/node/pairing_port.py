@@ -49,8 +49,8 @@ EXCHANGE_TIMEOUT_S = 10.0
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 4.0
 
-# A computer that has just begun to show a code is found within two seconds.
-_FIND_TIMEOUT_S = 4.0
+# A computer that has just begun to show a code is found within two seconds, and a busy one later.
+_FIND_TIMEOUT_S = 10.0
 _LOOK_EVERY_S = 0.1
 
 # Callers at a time. When full, the oldest goes, so that strangers who hold theirs open keep nobody out.
@@ -91,10 +91,7 @@ class Offer:
     outcome: asyncio.Future[Paired]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     callers: list[asyncio.Task[None]] = field(default_factory=list)
-
-    @property
-    def is_good(self) -> bool:
-        return not self.outcome.done()
+    is_good: bool = True
 
 
 class PairingPort:
@@ -130,8 +127,6 @@ class PairingPort:
         self._clock = clock
         self._patience = Patience(clock)
         self._offer: Offer | None = None
-        # One exchange computes at a time, so that no two wrong codes are tried before the first is known to be.
-        self._computing = asyncio.Lock()
         self._is_joining = False
 
     async def start(self) -> None:
@@ -145,8 +140,8 @@ class PairingPort:
         offer, shown, note = self._offer, None, ""
         if offer is not None and offer.is_good:
             shown = self.describe(offer)
-        elif offer is not None and (fault := offer.outcome.exception()) is not None:
-            note = str(fault)
+        elif offer is not None and not offer.outcome.cancelled():
+            note = str(offer.outcome.exception() or "")
         return {"offer": shown, "note": note, "wait_s": round(self._patience.wait_s, 1)}
 
     def describe(self, offer: Offer) -> dict[str, Any]:
@@ -184,8 +179,8 @@ class PairingPort:
 
     async def withdraw(self) -> None:
         """The code that is shown, if any, is void."""
+        self._end(self._offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
         if self._offer is not None:
-            self._end(self._offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
             tasks = [*self._offer.tasks, *self._offer.callers]
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -272,11 +267,14 @@ class PairingPort:
         await asyncio.sleep(max(0.0, offer.ends_at_s - self._clock()))
         self._end(offer, InvalidRequest("nobody typed the code in five minutes: show a new one (baton pair)"))
 
-    def _end(self, offer: Offer, outcome: Paired | BatonError) -> None:
+    def _end(self, offer: Offer | None, outcome: Paired | BatonError) -> None:
         """The first end counts; whoever else is calling is told that the code is spent."""
-        if not offer.is_good:
+        if offer is None or not offer.is_good:
             return
-        if isinstance(outcome, Paired):
+        offer.is_good = False
+        if offer.outcome.cancelled():  # with whoever waited for it
+            pass
+        elif isinstance(outcome, Paired):
             offer.outcome.set_result(outcome)
         else:
             offer.outcome.set_exception(outcome)
@@ -326,8 +324,7 @@ class PairingPort:
                     if not data:
                         break
                     host = host_text(writer.get_extra_info("peername"))
-                    async with self._computing:
-                        answer, paired = await self._take(exchange, data, host, offer)
+                    answer, paired = await self._take(exchange, data, host, offer)
                     writer.write(answer)
                     await writer.drain()
         except (OSError, TimeoutError) as error:
@@ -343,14 +340,19 @@ class PairingPort:
     async def _take(
         self, exchange: Exchange, data: bytes, host: str, offer: Offer | None
     ) -> tuple[bytes, Paired | None]:
-        """What is to be sent for `data`, and whom it paired; the computer at `host` is written down then."""
-        if offer is None or offer.is_good:
-            answer = await asyncio.to_thread(exchange.receive, data)
+        """What is to be sent for `data`, and whom it paired; the computer at `host` is written down then.
+
+        Of callers who are looked at together only the first is answered when it ends the code: the others' guesses stay
+        untested.
+        """
+        answer = await asyncio.to_thread(exchange.receive, data)
         if offer is not None and not offer.is_good:
             return exchange.abort(Reason.SPENT), None
-        if offer is not None and exchange.is_wrong_try:
+        if exchange.is_wrong_try and offer is not None:
             self._patience.wrong()
-            self._end(offer, exchange.error or HostError("the pairing was ended here"))
+        if exchange.error is not None and (exchange.is_wrong_try or exchange.peer is not None):
+            # by a wrong code, or with the computer that the person has typed the right one on
+            self._end(offer, exchange.error)
         if exchange.state is not State.AGREED:
             return answer, None
         try:
@@ -358,12 +360,10 @@ class PairingPort:
         except BatonError as error:
             said = exchange.abort(Reason.NOT_KEPT)
             exchange.error = error
-            if offer is not None:
-                self._end(offer, error)
+            self._end(offer, error)
             return answer + said, None
         self._patience.right()
-        if offer is not None:
-            self._end(offer, paired)
+        self._end(offer, paired)
         return answer + exchange.settle(), paired
 
     def _write_down(self, exchange: Exchange, host: str) -> Paired:

@@ -46,12 +46,13 @@ _CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(kw_only=True)
 class _Known:
-    """What is going on with one peer. `note` is why there is no link."""
+    """What is going on with one peer. `note` is why there is no link, `tried` what it was last moved for."""
 
     link: PeerLink | None = None
     dialler: asyncio.Task[None] | None = None
     kicked: asyncio.Event = field(default_factory=asyncio.Event)
     note: str = "it has not been found yet"
+    tried: tuple[str, ...] = ()
     since_s: float = field(default_factory=time.time)
 
 
@@ -87,7 +88,8 @@ class PeerLinks:
         self._known: dict[str, _Known] = {}
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._n_strangers = 0
+        # Callers that are not known yet, the oldest first.
+        self._strangers: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> int:
         """Listen, and call whom there is to call; the port on which this one listens. Raises HostError."""
@@ -156,10 +158,11 @@ class PeerLinks:
             self._spawn(known.link.close(why))
             known.link = None
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # calling
 
@@ -171,12 +174,30 @@ class PeerLinks:
                 await self._dial_all(node_id, known)
             if known.link is not None:
                 wait_s = _FIRST_WAIT_S
+                await self._move_to_better(known, known.link)
                 await known.kicked.wait()
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s * random.uniform(0.8, 1.2)):
                     await known.kicked.wait()
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _move_to_better(self, known: _Known, link: PeerLink) -> None:
+        """Call again where that would be better than where the link is now: a cable has been plugged in, say.
+
+        Left to whoever made the call, who knows that he can. Each list of addresses is tried once.
+        """
+        found = tuple(self._addresses(link.peer.node_id))
+        if not link.is_dialled or found == known.tried:
+            return
+        known.tried = found
+        hosts = [split_node_address(address)[0] for address in found]
+        if link.remote_host not in hosts:
+            return
+        for address in found[: hosts.index(link.remote_host)]:
+            with contextlib.suppress(PeerError):
+                await self._dial(link.peer, address)
+                return
 
     async def _dial_all(self, node_id: str, known: _Known) -> None:
         peer = self._book.get(node_id)
@@ -233,17 +254,21 @@ class PeerLinks:
                 log.warning("a call was not taken: %s", error.strerror or error)
                 await asyncio.sleep(_FIRST_WAIT_S)
                 continue
-            if self._n_strangers >= MAX_UNAUTHENTICATED or not self._book.all():
+            if not self._book.all():
                 connection.close()
                 continue
-            self._spawn(self._let_in(connection))
+            # Whoever holds calls open and says nothing does not keep a peer out.
+            if len(self._strangers) >= MAX_UNAUTHENTICATED:
+                next(iter(self._strangers)).cancel()
+            stranger = self._spawn(self._let_in(connection))
+            self._strangers[stranger] = None
+            stranger.add_done_callback(lambda task: self._strangers.pop(task, None))
 
     async def _let_in(self, connection: socket.socket) -> None:
         peers = self._book.all()
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        self._n_strangers += 1
         try:
             context = peers_context(self._identity, peers, server_side=True, protocols=(NODE_PROTOCOL,))
             transport, _ = await loop.connect_accepted_socket(
@@ -255,8 +280,9 @@ class PeerLinks:
         except (OSError, TimeoutError, BatonError) as error:
             log.info("a caller was turned away: %s", error)
             connection.close()
-        finally:
-            self._n_strangers -= 1
+        except asyncio.CancelledError:
+            connection.close()
+            raise
 
     # both
 

@@ -73,7 +73,7 @@ class Redactor:
         text = _LABELLED.sub(lambda found: found[1] + GONE, text)
         text = _TOKENS.sub(GONE, text)
         text = _FINGERPRINT.sub(lambda found: f"{found[0].replace(':', '')[:_SHOWN_OF_FINGERPRINT]}...", text)
-        text = _MAC.sub(lambda found: self._numbered("MAC", found[0].lower().replace("-", ":")), text)
+        text = _MAC.sub(self._hardware_address, text)
         text = _IPV6.sub(self._address, text)
         text = _IPV4.sub(self._address, text)
         if self._name is not None:
@@ -96,6 +96,10 @@ class Redactor:
 
     def _without_secrets(self, text: str) -> str:
         return text if self._secrets is None else self._secrets.sub(GONE, text)
+
+    def _hardware_address(self, found: re.Match[str]) -> str:
+        mac = found[0].lower().replace("-", ":")
+        return self._numbered("MAC", mac) if mac.strip("0:") else mac
 
     def _address(self, found: re.Match[str]) -> str:
         try:

@@ -23,7 +23,7 @@ _TOOL_TIMEOUT_S = 30.0
 _NO_TOOL = 127  # as shells have it
 
 # Where the node looks for files, where the user's shell says so; no secret is among them.
-_FOLDERS = ("BATON_MODELS", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+FOLDERS = ("BATON_MODELS", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Program:
         """This very Baton's node, with the folders that `environ` names."""
         # A folder of the name `engine` where a service happens to start is none of ours.
         environment = {"PYTHONSAFEPATH": "1"}
-        for name in _FOLDERS:
+        for name in FOLDERS:
             if value := environ.get(name):
                 environment[name] = str(Path(value).expanduser().absolute())
         if source := environ.get("BATON_MODEL_SOURCE"):

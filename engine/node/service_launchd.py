@@ -19,7 +19,7 @@ from xml.parsers.expat import ExpatError
 from engine.errors import HostError, UserError
 from engine.files import write_whole
 from engine.node.service import Program, ServiceStatus, Tool, must_run, other_program_note
-from engine.paths import node_log
+from engine.paths import node_log, service_log
 
 LABEL = "baton.node"
 
@@ -90,9 +90,9 @@ def plist_of(program: Program, kind: Kind, owner: Owner) -> dict[str, Any]:
         "ProcessType": "Interactive",
         "Umask": 0o077,
         "WorkingDirectory": str(owner.home),
-        # The node keeps a log of its own, which rotates; launchd's would grow for ever.
         "StandardOutPath": os.devnull,
-        "StandardErrorPath": os.devnull,
+        # What the node cannot write into its own log, because it did not come so far.
+        "StandardErrorPath": str(_owners(service_log(), owner)),
     }
     if kind.is_system:
         job["UserName"] = owner.name
@@ -148,6 +148,7 @@ class LaunchdService:
         if self._installed() == self._job() and self._is_loaded():
             return
         self._unload()
+        self._make_log_folder()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, plistlib.dumps(self._job()), synced=True)
         # launchd takes no job from a file that others may write.
@@ -175,7 +176,7 @@ class LaunchdService:
         return ServiceStatus(
             kind=self._kind.name,
             where=str(self._path),
-            log=str(node_log()),
+            log=f"{_owners(node_log(), self._owner)}; before it begins, {_owners(service_log(), self._owner)}",
             installed=job is not None,
             running=found.get("state") == "running",
             pid=int(pid) if pid.isdecimal() else None,
@@ -207,6 +208,14 @@ class LaunchdService:
         if not self._kind.is_system and self._is_root:
             raise UserError("a LaunchAgent is a user's own: type the same command again without sudo")
 
+    def _make_log_folder(self) -> None:
+        """For the user whose node it is, also where root installs it: launchd makes files and no folders."""
+        folder = _owners(service_log(), self._owner).parent
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            if self._is_root:
+                os.chown(folder, self._owner.uid, -1)
+
     def _is_loaded(self) -> bool:
         return self._tool(["launchctl", "print", self._target]).status == 0
 
@@ -221,6 +230,11 @@ class LaunchdService:
         raise HostError(
             f"launchd does not end {LABEL}: log out and in again, and type the same command again"
         )
+
+
+def _owners(path: Path, owner: Owner) -> Path:
+    """A path in the home of whoever runs this process, as it is in that of `owner`."""
+    return owner.home / path.relative_to(Path.home()) if path.is_relative_to(Path.home()) else path
 
 
 def _first_values(printed: str) -> dict[str, str]:

@@ -44,7 +44,7 @@ def unit_text(program: Program, *, version: int) -> str:
     It is started again however it fails, at first at once, and never given up. Told to end it is left ended: 129, 130
     and 143 are how Baton says that. An engine that memory ran out for takes nobody else along.
     """
-    delays = ["RestartSec=2"]
+    delays = ["RestartSec=1"]
     if version >= _GROWING_DELAY_VERSION:
         # The count of restarts is not forgotten in a long life, so the longest delay is one that can be waited for.
         delays = ["RestartSec=500ms", "RestartSteps=5", "RestartMaxDelaySec=10"]
@@ -154,16 +154,15 @@ class SystemdService:
     def uninstall(self) -> list[str]:
         done = []
         if self._path.exists():
-            if self._fault():
-                # Nothing that could run it is there, so the file is all of it.
-                self._path.unlink()
-            else:
+            if self._is_booted:
+                self._check_systemd()
                 must_run(self._tool, _systemctl("disable", "--now", UNIT))
-                self._path.unlink()
+            self._path.unlink()
+            if self._is_booted:
                 must_run(self._tool, _systemctl("daemon-reload"))
                 # A unit that had failed would be remembered, under a file that is gone.
                 self._tool(_systemctl("reset-failed", UNIT))
-            done.append(f"{UNIT} is ended, and {self._path} removed")
+            done.append(f"{UNIT} does not run any more, and {self._path} is removed")
         if self._was_turned_on_here():
             must_run(self._tool, ["loginctl", "disable-linger", self._user])
             self._note.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from engine.node.service import Program, ServiceStatus, Tool, must_run, other_program_note
+from engine.node.service import FOLDERS, Program, ServiceStatus, Tool, must_run, other_program_note
 
 TASK = r"\Baton\Node"
 
@@ -71,7 +71,15 @@ class ScheduledTask:
         self._user = user or getpass.getuser()
 
     def changes(self) -> list[str]:
+        # A task has no environment of its own.
+        folders = [
+            f"setx {name} {value}" for name, value in self._program.environment.items() if name in FOLDERS
+        ]
         return [
+            *(
+                f"it will not know of a folder that this window names, unless you type: {line}"
+                for line in folders
+            ),
             f"the scheduled task {TASK} is made: it has {' '.join(self._program.words)} run as {self._user} without a "
             "window, from each logon on, and again within a minute should it end",
             "it is started now",

@@ -1,296 +1,26 @@
-"""The models on this computer: the GGUF files of one folder, each with what it is and whether Baton can run it.
+"""The node's view of its models: looked at again when asked, told to paired computers, digests computed meanwhile.
 
-Files come here by `library`, by a copy from a paired computer, by `import_model`, or by hand; all are found alike. A
-digest takes half a second a GB: it is computed once, in the background. No torch: memory is counted from headers.
+A digest takes half a second a GB: it is computed once, in the background, model after model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.cache.spec import KVType
-from engine.errors import BatonError, DiskFull, HostError, ModelFileError, ModelNotFound, UserError
-from engine.files import NO_SUCH_FILE, file_fault
-from engine.gguf.digest import digest_of_parts, file_digests, known_digest, model_digest
-from engine.gguf.reader import GGUFFile, model_stem, part_paths
-from engine.models.spec import read_spec
-from engine.node.catalogue import model_id_of
-from engine.node.library import forget_note
+import msgspec
+
+from engine.errors import BatonError, ModelFileError
+from engine.gguf.digest import file_digests
+from engine.node.model_folder import Folder, LocalModel, find_model, import_model, remove_model
+from engine.node.peer_link import Offers, PeerLink
 from engine.node.progress import Progress
 
-# What an engine takes beside weights and cache: torch, tables of tokens, and the rows of one pass.
-ENGINE_BYTES = 600_000_000
-
-_GGUF = "*.gguf"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShelfModel:
-    """One model. `problem` is a sentence where Baton cannot run it; what is then not known is empty or 0.
-
-    `is_link`: its file is kept elsewhere, and only linked here.
-    """
-
-    model_id: str
-    paths: tuple[Path, ...]
-    size_bytes: int
-    is_link: bool
-    problem: str = ""
-    title: str = ""
-    architecture: str = ""
-    n_params: int = 0
-    n_ctx_train: int = 0
-    digest: str | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.paths[0]
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "id": self.model_id,
-            "files": [path.name for path in self.paths],
-            "path": str(self.path),
-            "size_bytes": self.size_bytes,
-            "is_link": self.is_link,
-            "problem": self.problem,
-            "title": self.title,
-            "architecture": self.architecture,
-            "n_params": self.n_params,
-            "n_ctx_train": self.n_ctx_train,
-            "digest": self.digest,
-        }
-
-
-def needed_bytes(path: Path, *, n_ctx: int, n_slots: int) -> int:
-    """Memory that an engine takes for the model with so many slots: its weights as they are in the file, and its cache.
-
-    A dense copy of the weights, for prefill, is made only where there is room for it. Raises as `GGUFFile.open` and
-    `read_spec` do.
-    """
-    with GGUFFile.open(path) as file:
-        spec = read_spec(file.metadata)
-        weights = sum(tensor.n_bytes for tensor in file.tensors.values())
-    cache = spec.cache_spec(kv_type=KVType.BF16, n_ctx=min(n_ctx, spec.context_length), n_slots=n_slots)
-    return weights + cache.total_bytes() + ENGINE_BYTES
-
-
-def kv_bytes_per_token(path: Path) -> int:
-    """What one position of a prompt adds to the cache, and to a handoff. Raises as `needed_bytes` does."""
-    with GGUFFile.open(path) as file:
-        spec = read_spec(file.metadata)
-    return spec.cache_spec(kv_type=KVType.BF16, n_ctx=spec.context_length, n_slots=1).bytes_per_token()
-
-
-# the folder
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A model as it was when its files had these sizes and times."""
-
-    files: tuple[tuple[str, int, int], ...]
-    model: ShelfModel
-
-
-class Folder:
-    """Looks at a models folder again and again; headers are read only of what is new. Not for two threads at once."""
-
-    def __init__(self, path: Path, digests_dir: Path) -> None:
-        self.path = path
-        self.digests_dir = digests_dir
-        self._seen: dict[Path, _Seen] = {}
-
-    def models(self) -> tuple[ShelfModel, ...]:
-        """All there are, by id; of two that would have the same id the second is known by its file's name."""
-        seen: dict[Path, _Seen] = {}
-        models: dict[str, ShelfModel] = {}
-        for paths in _grouped(sorted(self.path.glob(_GGUF))):
-            files = _identity(paths)
-            found = self._seen.get(paths[0])
-            if found is None or found.files != files:
-                found = _Seen(files, _look_at(paths, sum(size for _, size, _ in files)))
-            seen[paths[0]] = found
-            model = replace(found.model, digest=self._known_digest(paths))
-            if model.model_id in models:
-                model = replace(model, model_id=model.path.name)
-            models[model.model_id] = model
-        self._seen = seen
-        return tuple(models[model_id] for model_id in sorted(models))
-
-    def _known_digest(self, paths: Iterable[Path]) -> str | None:
-        digests = [known_digest(path, cache_dir=self.digests_dir) for path in paths]
-        known = [digest for digest in digests if digest is not None]
-        return digest_of_parts(known) if known and len(known) == len(digests) else None
-
-
-def _grouped(paths: list[Path]) -> list[tuple[Path, ...]]:
-    """The files of each model: a split one has those that are here of the parts that a name speaks of."""
-    groups: dict[Path, tuple[Path, ...]] = {}
-    for path in paths:
-        try:
-            parts = tuple(part_paths(path))
-        except ModelFileError:
-            parts = (path,)
-        groups.setdefault(parts[0], tuple(part for part in parts if part in paths))
-    return list(groups.values())
-
-
-def _identity(paths: tuple[Path, ...]) -> tuple[tuple[str, int, int], ...]:
-    files = []
-    for path in paths:
-        try:
-            stat = path.stat()
-            files.append((path.name, stat.st_size, stat.st_mtime_ns))
-        except OSError:
-            files.append((path.name, 0, 0))
-    return tuple(files)
-
-
-def _look_at(paths: tuple[Path, ...], size_bytes: int) -> ShelfModel:
-    model = ShelfModel(
-        model_id=model_id_of(paths[0]),
-        paths=paths,
-        size_bytes=size_bytes,
-        is_link=any(path.is_symlink() for path in paths),
-    )
-    if fault := file_fault(paths[0], wanted="a GGUF file"):
-        return replace(model, problem=fault)
-    try:
-        with GGUFFile.open(paths[0]) as file:
-            model = replace(model, architecture=file.architecture)
-            spec = read_spec(file.metadata)
-            return replace(
-                model,
-                title=spec.name,
-                n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
-                n_ctx_train=spec.context_length,
-            )
-    except UserError as error:
-        return replace(model, problem=str(error))
-
-
-def find_model(models: Iterable[ShelfModel], text: str) -> ShelfModel:
-    """The one with this id, file name or digest; raises ModelNotFound with the ids that there are."""
-    known = list(models)
-    for model in known:
-        if text in (model.model_id, model.path.name, model.digest):
-            return model
-    ids = ", ".join(model.model_id for model in known) or "none"
-    raise ModelNotFound(f"{text[:200]}: no such model on this computer; it has {ids}")
-
-
-def import_model(folder: Folder, source: Path, progress: Progress, *, copy: bool = False) -> ShelfModel:
-    """Have the model of the user's file `source` here: by a link to it, or by a copy, and the file stays as it is.
-
-    A model that is here already is not taken twice; another one of the same name gets a name with its digest. Raises
-    ModelNotFound, ModelFileError or UnsupportedModel for what cannot be run, and DiskFull or HostError.
-    """
-    if (fault := file_fault(source, wanted="a GGUF file")) and fault != NO_SUCH_FILE:
-        raise UserError(f"{source}: {fault}")
-    with GGUFFile.open(source) as file:
-        read_spec(file.metadata)
-        sources = tuple(path.resolve() for path in file.paths)
-    names = tuple(path.name for path in file.paths)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        targets = _targets(folder, names, lambda: file_digests(sources, cache_dir=folder.digests_dir))
-        for path, target in zip(sources, targets, strict=True):
-            if not target.exists():
-                _bring(path, target, progress, copy=copy)
-    except OSError as error:
-        raise _disk_error(folder.path, error) from error
-    return find_model(folder.models(), targets[0].name)
-
-
-def free_names(folder: Folder, names: tuple[str, ...], digests: tuple[str, ...]) -> tuple[str, ...]:
-    """Names for a model's files, its own where nothing else has them, else with the beginning of its digest."""
-    return tuple(path.name for path in _targets(folder, names, lambda: digests))
-
-
-def _targets(
-    folder: Folder, names: tuple[str, ...], digests: Callable[[], tuple[str, ...]]
-) -> tuple[Path, ...]:
-    """Where files of these names go: each place is free, or holds that very content."""
-    targets = tuple(folder.path / name for name in names)
-    taken = [target for target in targets if os.path.lexists(target)]
-    if not taken:
-        return targets
-    wanted = digests()
-    if all(_holds(folder, target, digest) for target, digest in zip(targets, wanted, strict=True)):
-        return targets
-    mark = digest_of_parts(wanted)[:8]
-    return tuple(folder.path / _marked(name, mark) for name in names)
-
-
-def _holds(folder: Folder, path: Path, digest: str) -> bool:
-    """Whether the file is not there, or is the one with that digest."""
-    if not os.path.lexists(path):
-        return True
-    try:
-        return model_digest([path], cache_dir=folder.digests_dir) == digest
-    except ModelFileError:
-        return False
-
-
-def _marked(name: str, mark: str) -> str:
-    stem = model_stem(Path(name))
-    return f"{stem}-{mark}{name[len(stem) :]}"
-
-
-def _bring(source: Path, target: Path, progress: Progress, *, copy: bool) -> None:
-    if not copy:
-        # Windows wants a privilege for links; there, and where the disk knows none, it is a copy after all
-        with contextlib.suppress(OSError, NotImplementedError):
-            target.symlink_to(source)
-            return
-    size = source.stat().st_size
-    if shutil.disk_usage(target.parent).free < size:
-        raise DiskFull(
-            f"the disk that holds {target.parent} has no room for {size / 1e9:.1f} GB: make room, or import the file "
-            "by a link"
-        )
-    progress.advance(0, size)
-    unfinished = target.with_name(f".{target.name}.partial")
-    try:
-        shutil.copyfile(source, unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    progress.advance(size, size)
-
-
-def remove_model(model: ShelfModel, in_use: Iterable[str]) -> None:
-    """Delete the model's files from the folder; of one that is linked here only the link.
-
-    Raises UserError for one that is in use, or HostError.
-    """
-    if model.model_id in in_use:
-        raise UserError(
-            f"{model.model_id} is loaded by an engine: end that, or load another model, and try again"
-        )
-    try:
-        for path in model.paths:
-            path.unlink(missing_ok=True)
-            forget_note(path)
-    except OSError as error:
-        raise _disk_error(model.path.parent, error) from error
-
-
-def _disk_error(folder: Path, error: OSError) -> HostError:
-    return HostError(
-        f"{error.filename or folder}: {error.strerror or error}; check the folder, or set BATON_MODELS to another"
-    )
-
-
-# the part of the node
+# Models that a paired computer is told of.
+MAX_TOLD = 1000
 
 
 class _Stopped(BatonError):
@@ -305,7 +35,7 @@ class Shelf:
     ) -> None:
         """`in_use` gives the ids of models that engines have loaded, or are loading."""
         self.folder = folder
-        self.models: tuple[ShelfModel, ...] = ()
+        self.models: tuple[LocalModel, ...] = ()
         self._on_change = on_change
         self._in_use = in_use
         self._looking = asyncio.Lock()
@@ -323,8 +53,17 @@ class Shelf:
             self._digesting.cancel()
             await asyncio.gather(self._digesting, return_exceptions=True)
 
+    def offer_methods(self, offers: Offers) -> None:
+        """Let paired computers see what is here."""
+        offers.calls["models.list"] = self._list
+
+    async def _list(self, link: PeerLink, params: Any) -> Any:
+        await self.refresh()
+        return [msgspec.to_builtins(model.told()) for model in self.models[:MAX_TOLD]]
+
     def snapshot(self) -> dict[str, Any]:
-        return {"folder": str(self.folder.path), "models": [model.snapshot() for model in self.models]}
+        models = [msgspec.to_builtins(model.told()) for model in self.models]
+        return {"folder": str(self.folder.path), "models": models}
 
     async def refresh(self) -> None:
         """Look at the folder again."""
@@ -335,11 +74,11 @@ class Shelf:
             self._wanted.set()
             self._on_change()
 
-    def find(self, text: str) -> ShelfModel:
+    def find(self, text: str) -> LocalModel:
         """As `find_model`, among those last seen."""
         return find_model(self.models, text)
 
-    async def digests(self, model: ShelfModel) -> tuple[str, ...]:
+    async def digests(self, model: LocalModel) -> tuple[str, ...]:
         """Of each file, read now where they are not known yet. Raises ModelFileError."""
         digests = await asyncio.to_thread(
             file_digests, model.paths, cache_dir=self.folder.digests_dir, on_progress=self._go_on
@@ -347,7 +86,7 @@ class Shelf:
         await self.refresh()
         return digests
 
-    async def add(self, source: Path, progress: Progress, *, copy: bool) -> ShelfModel:
+    async def add(self, source: Path, progress: Progress, *, copy: bool) -> LocalModel:
         """As `import_model`."""
         async with self._looking:
             model = await asyncio.to_thread(import_model, self.folder, source, progress, copy=copy)

@@ -42,7 +42,8 @@ from engine.errors import (
     ProtocolError,
 )
 from engine.gguf.digest import keep_digest, known_digest
-from engine.handoff.transport import Address, abort, connect, handshake, listen, read_exactly, start, tune
+from engine.handoff.transport import Address, connect, listen, start, tune
+from engine.node.bulk_tls import BulkTLS
 from engine.node.catalogue import load_catalogue
 from engine.node.identity import MUTUAL_NAME, Identity, check_peer, mutual_context
 from engine.node.library import keep_note, partial_path
@@ -54,8 +55,14 @@ COPY_PROTOCOL = "baton-copy/1"
 MAX_FILE_BYTES = 1 << 46
 
 # Received bytes go from the connection to the disk and the digest in pieces of this size, so many of them in memory.
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 2 << 20
 _N_PIECES = 8
+
+# Writing past the system's cache is by whole blocks of the disk, which are no larger than this.
+_BLOCK_BYTES = 1 << 16
+_O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+_Pieces = queue.SimpleQueue[tuple[memoryview, int] | None]
 
 _PROGRESS_EVERY_S = 0.2
 
@@ -139,38 +146,38 @@ def run_job(job: TransferJob, say: Callable[[dict[str, Any]], None]) -> None:
             receiver.finish()
 
 
-def _tell_verified(connection: ssl.SSLSocket) -> None:
+def _tell_verified(connection: BulkTLS) -> None:
     # the files are there; a sender that has gone meanwhile changes nothing about that
-    with contextlib.suppress(OSError):
-        connection.sendall(_VERIFIED)
+    with contextlib.suppress(PeerLost):
+        connection.send(memoryview(_VERIFIED))
 
 
 # the sender
 
 
 def send_files(
-    connection: ssl.SSLSocket, paths: list[Path], files: tuple[FileEntry, ...], reporter: Reporter
+    connection: BulkTLS, paths: list[Path], files: tuple[FileEntry, ...], reporter: Reporter
 ) -> None:
     """Send what the receiver lacks of each file, and wait until it has verified all.
 
     Raises ModelFileError or PeerLost.
     """
-    held = [_HELD.unpack(read_exactly(connection, _HELD.size)) for _ in files]
+    held = [_HELD.unpack(_receive(connection, _HELD.size)) for _ in files]
     sent = 0
     buffer = memoryview(mmap.mmap(-1, _PIECE_BYTES))
     for path, entry, (n_held, digest) in zip(paths, files, held, strict=True):
         with _open_to_send(path, entry) as file:
             at = _first_wanted(file, entry, n_held, digest)
-            _send(connection, _FROM.pack(at))
+            connection.send(memoryview(_FROM.pack(at)))
             file.seek(at)
             sent += at
             while at < entry.size_bytes:
                 n_read = _read_piece(file, path, buffer[: entry.size_bytes - at])
-                _send(connection, buffer[:n_read])
+                connection.send(buffer[:n_read])
                 at += n_read
                 sent += n_read
                 reporter.done(sent)
-    if read_exactly(connection, 1) != _VERIFIED:
+    if _receive(connection, 1) != _VERIFIED:
         raise ProtocolError("the other computer ended the copy with a word that is not known")
 
 
@@ -213,11 +220,10 @@ def _unreadable(path: Path, error: OSError) -> ModelFileError:
     )
 
 
-def _send(connection: ssl.SSLSocket, data: bytes | memoryview) -> None:
-    try:
-        connection.sendall(data)
-    except OSError as error:
-        raise PeerLost(f"the connection broke: {error.strerror or error}") from error
+def _receive(connection: BulkTLS, n_bytes: int) -> bytes:
+    data = bytearray(n_bytes)
+    connection.fill(memoryview(data))
+    return bytes(data)
 
 
 # the receiver
@@ -261,15 +267,15 @@ class Receiver:
         """Whether all bytes are here and right."""
         return all(incoming.is_complete for incoming in self._incoming)
 
-    def receive(self, connection: ssl.SSLSocket) -> None:
+    def receive(self, connection: BulkTLS) -> None:
         """All that is missing, verified; what came is kept, if it is good.
 
         Raises PeerLost, DownloadFailed or DiskFull.
         """
         for incoming in self._incoming:
-            _send(connection, incoming.held())
+            connection.send(memoryview(incoming.held()))
         for incoming in self._incoming:
-            (first,) = _FROM.unpack(read_exactly(connection, _FROM.size))
+            (first,) = _FROM.unpack(_receive(connection, _FROM.size))
             with _disk_errors(self._folder):
                 incoming.receive(connection, first)
 
@@ -342,6 +348,7 @@ class _Incoming:
         if size > entry.size_bytes:
             self._partial.unlink()
             return
+        size -= size % _BLOCK_BYTES if size < entry.size_bytes else 0
         # what a killed copy had reserved behind it counts as free again
         os.truncate(self._partial, size)
         with self._partial.open("rb", buffering=0) as file:
@@ -355,7 +362,7 @@ class _Incoming:
         digest = bytes.fromhex(self._entry.sha256) if self._has_name else self._hash.digest()
         return _HELD.pack(self._n_held, digest)
 
-    def receive(self, connection: ssl.SSLSocket, first: int) -> None:
+    def receive(self, connection: BulkTLS, first: int) -> None:
         """The bytes from `first` on, which is where the sender wants to begin."""
         if first != self._n_held:
             if first or self._has_name:
@@ -363,15 +370,14 @@ class _Incoming:
             self._forget()
         if self.is_complete:
             return
-        with open(self._partial, "r+b" if self._n_held else "wb", buffering=0) as file:
-            _reserve(file.fileno(), self._entry.size_bytes)
-            file.seek(self._n_held)
-            writer = _Writer(file, self._hash)
+        with _open_to_write(self._partial, self._n_held) as descriptor:
+            _reserve(descriptor, self._entry.size_bytes)
+            writer = _Writer(descriptor, self._hash)
             try:
                 self._fill(connection, writer)
             finally:
                 writer.close()
-                file.truncate()
+                os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR))
         writer.check()
         if self._hash.hexdigest() != self._entry.sha256:
             found = self._hash.hexdigest()
@@ -393,23 +399,11 @@ class _Incoming:
         if any(model.file == self.path.name for model in load_catalogue().values()):
             keep_note(self.path, self._entry.sha256, self._entry.size_bytes)
 
-    def _fill(self, connection: ssl.SSLSocket, writer: _Writer) -> None:
-        """Receive until nothing is missing. A call gives one TLS record: the inner loop runs 61 thousand times a GB."""
-        # `read` is what `recv_into` calls, after a look at its arguments that costs as much as the call itself.
-        read: Callable[[int, memoryview], int] = connection.read  # type: ignore[assignment]
+    def _fill(self, connection: BulkTLS, writer: _Writer) -> None:
         while self.n_missing:
             piece = writer.free_piece()
             n_bytes = min(len(piece), self.n_missing)
-            view, due = piece[:n_bytes], n_bytes
-            while due:
-                try:
-                    n_read = read(due, view)
-                except OSError as error:
-                    raise PeerLost(f"the connection broke: {error.strerror or error}") from error
-                if not n_read:
-                    raise PeerLost("the other computer closed the connection")
-                view = view[n_read:]
-                due -= n_read
+            connection.fill(piece[:n_bytes])
             writer.put(piece, n_bytes)
             self._n_held += n_bytes
             self._count(n_bytes, is_new=True)
@@ -421,18 +415,23 @@ class _Incoming:
 
 
 class _Writer:
-    """A thread that writes pieces to a file and into its digest, while the next ones come."""
+    """Two threads that put pieces into a file's digest and then into the file, while the next ones come."""
 
-    def __init__(self, file: Any, digest: Any) -> None:
-        self._file = file
+    def __init__(self, descriptor: int, digest: Any) -> None:
+        self._descriptor = descriptor
         self._hash = digest
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        self._full: queue.SimpleQueue[tuple[memoryview, int] | None] = queue.SimpleQueue()
+        self._to_hash: _Pieces = queue.SimpleQueue()
+        self._to_write: _Pieces = queue.SimpleQueue()
         self._error: OSError | None = None
         for _ in range(_N_PIECES):
             self._free.put(memoryview(mmap.mmap(-1, _PIECE_BYTES)))
-        self._thread = threading.Thread(target=self._run, name="copy-writer", daemon=True)
-        start(self._thread)
+        self._threads = [
+            threading.Thread(target=run, name="copy-writer", daemon=True)
+            for run in (self._hash_all, self._write_all)
+        ]
+        for thread in self._threads:
+            start(thread)
 
     def free_piece(self) -> memoryview:
         """Memory for the next piece; waits for it. Raises what writing ran into."""
@@ -441,19 +440,27 @@ class _Writer:
         return piece
 
     def put(self, piece: memoryview, n_bytes: int) -> None:
-        self._full.put((piece, n_bytes))
+        self._to_hash.put((piece, n_bytes))
 
     def close(self) -> None:
         """Wait until all is written that was put."""
-        self._full.put(None)
-        self._thread.join()
+        self._to_hash.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def check(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _run(self) -> None:
-        while (item := self._full.get()) is not None:
+    def _hash_all(self) -> None:
+        while (item := self._to_hash.get()) is not None:
+            piece, n_bytes = item
+            self._hash.update(piece[:n_bytes])
+            self._to_write.put(item)
+        self._to_write.put(None)
+
+    def _write_all(self) -> None:
+        while (item := self._to_write.get()) is not None:
             piece, n_bytes = item
             try:
                 if self._error is None:
@@ -463,9 +470,47 @@ class _Writer:
             self._free.put(piece)
 
     def _write(self, view: memoryview) -> None:
-        self._hash.update(view)
+        if len(view) % _BLOCK_BYTES:
+            _write_through_cache(self._descriptor)
         while view:
-            view = view[self._file.write(view) :]
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                # some disks open a file so, and then want larger blocks
+                if error.errno != errno.EINVAL or not _write_through_cache(self._descriptor):
+                    raise
+
+
+@contextlib.contextmanager
+def _open_to_write(path: Path, first: int) -> Iterator[int]:
+    """A descriptor at position `first`, past the system's cache where that can be: `first` is a whole number of blocks.
+
+    A model would push all else out of the cache, and be pushed out itself before it is loaded.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags | _O_DIRECT, 0o666)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        descriptor = os.open(path, flags, 0o666)
+    try:
+        os.ftruncate(descriptor, first)
+        os.lseek(descriptor, first, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_through_cache(descriptor: int) -> bool:
+    """From now on; whether it was past the cache before."""
+    if not _O_DIRECT:
+        return False
+    import fcntl
+
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~_O_DIRECT)
+    return bool(flags & _O_DIRECT)
 
 
 def _hash_up_to(file: Any, n_bytes: int, count: Callable[[int], None]) -> Any:
@@ -521,35 +566,33 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _connected(job: TransferJob, reporter: Reporter) -> Iterator[ssl.SSLSocket]:
+def _connected(job: TransferJob, reporter: Reporter) -> Iterator[BulkTLS]:
     """A connection whose other end is the peer, whoever called. Raises PeerUnreachable, PeerUntrusted or PeerLost."""
     identity = Identity.load_or_create(Path(job.identity_dir))
     context = mutual_context(
         identity, server_side=job.dial is None, peer_der=job.peer_der, protocols=(COPY_PROTOCOL,)
     )
     if job.dial is not None:
-        connection = handshake(connect(Address.parse(job.dial)), context, server_name=MUTUAL_NAME)
-        check_peer(connection, job.peer_der)
+        connection = BulkTLS(connect(Address.parse(job.dial)), context, server_name=MUTUAL_NAME)
+        check_peer(connection.tls, job.peer_der)
     else:
         connection = _called(Address.parse(job.listen or ""), context, job.peer_der, reporter)
     try:
-        connection.settimeout(None)
         yield connection
     finally:
-        abort(connection)
         connection.close()
 
 
-def _called(address: Address, context: ssl.SSLContext, peer_der: bytes, reporter: Reporter) -> ssl.SSLSocket:
+def _called(address: Address, context: ssl.SSLContext, peer_der: bytes, reporter: Reporter) -> BulkTLS:
     """The first caller that proves to be the peer; others are turned away, and keep nobody waiting."""
-    proven: queue.SimpleQueue[ssl.SSLSocket] = queue.SimpleQueue()
+    proven: queue.SimpleQueue[BulkTLS] = queue.SimpleQueue()
     seats = threading.Semaphore(_MAX_CALLERS)
 
     def check(connection: socket.socket) -> None:
         try:
             tune(connection)
-            caller = handshake(connection, context)
-            check_peer(caller, peer_der)
+            caller = BulkTLS(connection, context)
+            check_peer(caller.tls, peer_der)
             proven.put(caller)
         except (BatonError, OSError):
             connection.close()

@@ -21,12 +21,12 @@ class Refused(UserError):
 class StillLoading(Refused):
     """The model that was asked for is not ready yet; `progress` is the share that is loaded."""
 
-    def __init__(self, model: str, progress: float) -> None:
+    def __init__(self, model: str, progress: float, retry_after_s: int = 1) -> None:
         super().__init__(
             f"{model} is being loaded, {progress:.0%} are done: try again in a moment",
             status=503,
             kind="unavailable_error",
-            retry_after_s=1,
+            retry_after_s=retry_after_s,
         )
         self.progress = progress
 

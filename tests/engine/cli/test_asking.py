@@ -234,7 +234,7 @@ CONNECTED = {
 @pytest.mark.parametrize(
     ("worker", "words"),
     [
-        ({"configured": False}, "none configured"),
+        ({"configured": False}, "none: prompts are prefilled here"),
         ({**CONNECTED}, "connected, 10.0.0.2:7118; both are still being measured"),
         ({**CONNECTED, "crossover_tokens": 320}, "connected, 10.0.0.2:7118; it is sooner from 320 tokens on"),
         ({**CONNECTED, "route": "always"}, "it prefills every prompt"),
@@ -288,4 +288,4 @@ def test_status_without_an_endpoint_says_what_to_start(capsys) -> None:
     assert report["endpoint"]["status"] == "absent"
     assert report["engines"] == []
     assert main(["status", "--port", str(port)]) == 1
-    assert "baton serve" in capsys.readouterr().out
+    assert "baton node" in capsys.readouterr().out

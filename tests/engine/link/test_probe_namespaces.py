@@ -69,6 +69,19 @@ def test_path_mtus_are_found_to_the_byte(ends: tuple[netns.End, netns.End], here
     assert from_peer == (there if there <= here else here + 4)
 
 
+def test_a_path_by_ipv6_and_its_zone(ends: tuple[netns.End, netns.End]) -> None:
+    hosts = ("fe80::a%cable", "fe80::b%cable")
+    try:
+        for end, host in zip(ends, hosts, strict=True):
+            address = host.removesuffix("%cable") + "/64"
+            inside(end, "ip", "address", "add", address, "dev", "cable", "nodad")
+    except subprocess.CalledProcessError:
+        pytest.skip("no IPv6")
+    near, far = (netns.End(namespace=end.namespace, host=host) for end, host in zip(ends, hosts, strict=True))
+    with far_end(near, far) as said:
+        assert msgspec.json.decode(ask(near, "mtu", said)) == [8000, 8000]
+
+
 def test_everything_that_is_wrong_with_a_cable_is_found(ends: tuple[netns.End, netns.End]) -> None:
     """9,000 at one end and 8,000 at the other, a tenth of the negotiated speed, slow start after idle at one end."""
     near, far = ends

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from engine.bench import netns
 from engine.errors import HostError
 from engine.link.privileged import Order
 from engine.link.tune import Profile, Sysctls, Way
+from tests.engine.link.killed import killing
 
 pytestmark = pytest.mark.root
 
@@ -36,26 +38,11 @@ SYSCTLS = Sysctls(
 HELPER = """
 import sys
 from pathlib import Path
+from typing import Any
 from engine.link.privileged import main
 from engine.link.tune import Roots
 etc, proc_sys, state = map(Path, sys.argv[1:])
 sys.exit(main(sys.stdin.buffer.read(), Roots(etc=etc, proc_sys=proc_sys, state=state)))
-"""
-
-# The same, killed by itself as it begins the step whose number comes first.
-KILLED = """
-import os, signal, sys
-from engine.link import privileged
-perform, n = privileged._perform, 0
-def performing(operation, run):
-    global n
-    n += 1
-    if n == NUMBER and WHEN == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    perform(operation, run)
-    if n == NUMBER:
-        os.kill(os.getpid(), signal.SIGKILL)
-privileged._perform = performing
 """
 
 
@@ -88,7 +75,7 @@ class Computer:
             timeout=60,
         )
 
-    def state_of_everything(self) -> object:
+    def state_of_everything(self) -> tuple[Any, ...]:
         """All that tuning may change."""
         link = json.loads(self.inside("ip", "-json", "address", "show", "dev", "cable"))[0]
         addresses = sorted(found["local"] for found in link["addr_info"] if found["family"] == "inet")
@@ -143,8 +130,14 @@ except OSError as error:
         "net.ipv4.tcp_rmem = 4096 131072 33554432" in (here.etc / "sysctl.d/90-baton-link.conf").read_text()
     )
 
-    twice = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)))
-    assert twice.returncode == 1 and "--undo" in json.loads(twice.stdout)["error"]
+    tuned = here.state_of_everything()
+    another = msgspec.structs.replace(PROFILE, mtu=8000)
+    refused = here.helper(Order(action="apply", changes=(another,)))
+    assert refused.returncode == 1 and "--undo" in json.loads(refused.stdout)["error"]
+    here.inside("ip", "address", "flush", "dev", "cable", "scope", "global")
+    assert here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS))).returncode == 0
+    assert here.state_of_everything()[:2] == tuned[:2] and HOST in here.state_of_everything()[2]
+    here.inside("ip", "address", "replace", f"{here.end.host}/30", "dev", "cable")
 
     undone = here.helper(Order(action="undo"))
     assert undone.returncode == 0, undone.stdout + undone.stderr
@@ -153,19 +146,20 @@ except OSError as error:
     assert here.helper(Order(action="undo")).returncode == 0
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(1, "before"), (1, "after"), (2, "after"), (3, "after"), (4, "before"), (5, "after"), (6, "after")],
+)
 def test_what_a_killed_helper_left_is_undone(
     computers: tuple[Computer, Computer], number: int, when: str
 ) -> None:
     here, _ = computers
     here.inside("ip", "link", "set", "cable", "down")
     at_first = here.state_of_everything()
-    killing = KILLED.replace("NUMBER", str(number)).replace("WHEN", repr(when))
-    killed = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)), before=killing)
+    killed = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)), before=killing(number, when))
     assert killed.returncode == -signal.SIGKILL
     assert (here.state_of_everything() == at_first) == (number == 1 and when == "before")
-    refused = here.helper(Order(action="apply", changes=(SYSCTLS,)))
+    refused = here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS)))
     assert "--undo" in json.loads(refused.stdout)["error"]
     assert here.helper(Order(action="undo")).returncode == 0
     assert here.state_of_everything() == at_first
@@ -176,8 +170,9 @@ def test_an_undo_that_was_killed_goes_on(computers: tuple[Computer, Computer]) -
     at_first = here.state_of_everything()
     assert here.helper(Order(action="apply", changes=(PROFILE, SYSCTLS))).returncode == 0
     for number in (1, 2, 1):
-        killing = KILLED.replace("NUMBER", str(number)).replace("WHEN", repr("after"))
-        assert here.helper(Order(action="undo"), before=killing).returncode == -signal.SIGKILL
+        assert (
+            here.helper(Order(action="undo"), before=killing(number, "after")).returncode == -signal.SIGKILL
+        )
     assert here.helper(Order(action="undo")).returncode == 0
     assert here.state_of_everything() == at_first
 

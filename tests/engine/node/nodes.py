@@ -56,7 +56,9 @@ class NodeProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name, *self._flags]
+        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name]
+        # what is measured while a test runs would change roles in the middle of it
+        words += ["--measure", "never", *self._flags]
         with (self.folder / "node-stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words,
@@ -103,6 +105,12 @@ class NodeProcess:
         assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if expect == 0 else done.stderr
 
+    def popen(self, *words: str) -> subprocess.Popen[str]:
+        """A command that goes on; its output can be read."""
+        return subprocess.Popen(
+            [*self._baton, *words], env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+
     def control(self, path: str) -> Any:
         note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
         return self.get(f"http://127.0.0.1:{note['port']}{path}", key=note["token"])
@@ -125,11 +133,17 @@ class NodeProcess:
             time.sleep(LOOK_EVERY_S)
 
     def ask(self, model: str, prompt: str, **fields: Any) -> dict[str, Any]:
+        """As a patient client does, which comes back while the model is loaded."""
         body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "return_tokens": True}
-        found: dict[str, Any] = json.loads(
-            self._curl(f"{self.endpoint}/v1/completions", body=json.dumps(body | fields))
-        )
-        return found
+        give_up_at = time.monotonic() + TIMEOUT_S
+        while True:
+            found: dict[str, Any] = json.loads(
+                self._curl(f"{self.endpoint}/v1/completions", body=json.dumps(body | fields))
+            )
+            if found.get("error", {}).get("code") != "model_loading" or time.monotonic() > give_up_at:
+                assert "error" not in found, found
+                return found
+            time.sleep(LOOK_EVERY_S)
 
     def _curl(self, url: str, *, key: str = "", body: str | None = None) -> bytes:
         """Asked from where the node is, as the computer's own programs do."""

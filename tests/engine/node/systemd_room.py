@@ -1,6 +1,7 @@
 """A real systemd user manager in namespaces of its own, for tests: it sees no process but those that it starts.
 
-Root and Linux only. It has a /run, a home and a control group of its own; `loginctl` finds nobody to talk to in it.
+Root and Linux only. It has a /run, a home, a control group and a loopback of its own; `loginctl` finds nobody to talk
+to in it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _TIMEOUT_S = 20.0
 # Only the group that is ours stays mounted: a manager makes groups wherever it finds some.
 _SCRIPT = """
 set -e
+ip link set lo up
 mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/system /run/user/0
 chmod 700 /run/user/0
@@ -43,7 +45,7 @@ def missing() -> str:
     """What keeps such a room from being made here; nothing where nothing does."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux"
-    tools = [name for name in ("unshare", "nsenter", "systemctl") if not shutil.which(name)]
+    tools = [name for name in ("unshare", "nsenter", "systemctl", "ip") if not shutil.which(name)]
     if tools or not MANAGER.exists():
         return f"needs systemd and {', '.join(tools)}"
     return "" if _group_parent() is not None else "needs control groups that may be made"
@@ -58,7 +60,7 @@ class Room:
     def run(self, words: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a program inside, and wait for it."""
         return subprocess.run(
-            ["nsenter", "-t", str(self._pid), "-m", "-p", "-C", *words],
+            ["nsenter", "-t", str(self._pid), "-m", "-n", "-p", "-C", *words],
             env={**self._environment, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -100,13 +102,17 @@ def systemd_room() -> Iterator[Room]:
             ],
             env={**environment, "NOTIFY_SOCKET": str(folder / "ready")},
             stdin=subprocess.DEVNULL,
+            stderr=opened.enter_context((folder / "stderr").open("wb")),
             preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
         )
         opened.callback(process.wait, _TIMEOUT_S)
         give_up = opened.enter_context(contextlib.ExitStack())
         give_up.callback(process.kill)
-        while b"READY=1" not in ready.recv(4096):
-            pass
+        try:
+            while b"READY=1" not in ready.recv(4096):
+                pass
+        except TimeoutError:
+            raise AssertionError((folder / "stderr").read_text()) from None
         first = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
         # with its first process all others of the room end, and only then does `unshare`
         give_up.pop_all()

@@ -18,7 +18,9 @@ from engine.gguf.digest import model_digest
 from engine.handoff.transport import Address
 from engine.node import copies
 from engine.node.copies import CallMe, Copies, News, Offer
-from engine.node.shelf import Folder, Shelf
+from engine.node.identity import Identity
+from engine.node.model_folder import Folder
+from engine.node.shelf import Shelf
 from engine.node.transfer import FileEntry
 from tests.engine.node.glue import End, two_ends
 from tests.engine.node.models_at_hand import write_model
@@ -55,7 +57,7 @@ def new_node(end: End, folder: Path) -> Node:
     node = Node(
         end=end,
         shelf=shelf,
-        copies=Copies(shelf, end.identity.key_path.parent, on_change=changed.set),
+        copies=Copies(shelf, end.identity, on_change=changed.set),
         changed=changed,
     )
     node.copies.offer_methods(end.offers)
@@ -90,6 +92,7 @@ def test_a_model_is_copied_whole_and_known_there_by_its_digest(tmp_path: Path) -
         assert there.shelf.find("mine").digest == here.shelf.find("mine").digest
         (arrived,) = there.copies.snapshot()
         assert (arrived["direction"], arrived["state"], arrived["model"]) == ("in", "done", "mine")
+        assert arrived["done_bytes"] == arrived["total_bytes"] == source.stat().st_size
 
     run(tmp_path, work)
 
@@ -124,6 +127,7 @@ def test_a_model_that_is_there_under_another_name_is_not_copied(tmp_path: Path) 
         (there.shelf.folder.path / "theirs.gguf").write_bytes(source.read_bytes())
         assert (await here.send("mine"))[-1]["state"] == "done"
         assert [path.name for path in there.shelf.folder.path.iterdir()] == ["theirs.gguf"]
+        assert there.copies.snapshot()[0]["model"] == "theirs"
 
     run(tmp_path, work)
 
@@ -154,7 +158,7 @@ def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_either_side_can_cancel_and_both_say_so(tmp_path: Path, side: str) -> None:
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf", n_bytes=1 << 20)
-        here.copies._identity_dir = tmp_path / "nobody"
+        here.copies._identity = Identity.load_or_create(tmp_path / "nobody")
         sending = asyncio.create_task(here.send("mine"))
         await there.until(lambda: any(c["direction"] == "in" for c in there.copies.snapshot()))
         await there.until(lambda: bool(there.copies._call_backs))
@@ -176,7 +180,7 @@ def test_either_side_can_cancel_and_both_say_so(tmp_path: Path, side: str) -> No
 def test_a_lost_link_ends_the_copy_on_both_computers(tmp_path: Path) -> None:
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf", n_bytes=1 << 20)
-        here.copies._identity_dir = tmp_path / "nobody"
+        here.copies._identity = Identity.load_or_create(tmp_path / "nobody")
         sending = asyncio.create_task(here.send("mine"))
         await there.until(lambda: bool(there.copies._call_backs))
         there.end.book.remove(here.end.identity.node_id)

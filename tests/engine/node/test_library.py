@@ -274,3 +274,12 @@ def test_resolve_names_what_is_there_and_is_no_model(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelNotFound, match=sentence):
             library.resolve(name, Silent())
+
+
+def test_a_model_of_the_folder_is_known_by_its_name(tmp_path: Path) -> None:
+    library = make_library(tmp_path)
+    library.folder.mkdir()
+    for name in ("mine.gguf", "split-00002-of-00002.gguf", "split-00001-of-00002.gguf"):
+        (library.folder / name).write_bytes(b"GGUF")
+    assert library.resolve("mine", Silent()) == library.folder / "mine.gguf"
+    assert library.resolve("split", Silent()) == library.folder / "split-00001-of-00002.gguf"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.node.logs import KEPT_LINES, MAX_LINE_CHARACTERS, RotatingLog, read_tail
+from engine.node.logs import KEPT_LINES, MAX_LINE_CHARACTERS, MAX_LOG_BYTES, RotatingLog, read_tail
 
 
 @pytest.fixture
@@ -107,6 +109,21 @@ def test_many_threads_may_write(log: RotatingLog, tmp_path: Path) -> None:
     log.close()
     lines = (tmp_path / "all.log").read_text().splitlines()
     assert sorted(lines) == sorted(f"{name} {number}" for name in "abcd" for number in range(50))
+
+
+def test_standard_error_is_emptied_only_where_it_is_that_file_and_large(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from engine.node.logs import trim_stderr; trim_stderr(pathlib.Path(sys.argv[1]))"
+    for size, other, left in (
+        (MAX_LOG_BYTES + 1, False, 0),
+        (MAX_LOG_BYTES, False, None),
+        (MAX_LOG_BYTES + 1, True, None),
+    ):
+        mine, named = tmp_path / "service.log", tmp_path / ("other.log" if other else "service.log")
+        for path in (mine, named):
+            path.write_bytes(b"x" * size)
+        with mine.open("ab") as stderr:
+            subprocess.run([sys.executable, "-c", code, str(named)], stderr=stderr, check=True)
+        assert {path.stat().st_size for path in (mine, named)} == {size if left is None else left}
 
 
 def test_the_end_of_a_log_has_whole_lines(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_a_point_that_gives_the_key_away_is_refused(cards: tuple[Card, ...], ele
 
 @pytest.mark.parametrize("direction", ["to_types", "to_shows"])
 @settings(max_examples=60, deadline=None)
-@given(position=st.integers(0, 4000), bit=st.integers(0, 7))
+@given(position=st.integers(0, 800), bit=st.integers(0, 7))
 def test_no_bit_can_be_changed_on_the_way(
     cards: tuple[Card, ...], direction: str, position: int, bit: int
 ) -> None:
@@ -374,6 +374,19 @@ def test_no_bit_can_be_changed_on_the_way(
         assert pair.types.state is State.FAILED
     else:
         assert_nobody_paired(pair)
+
+
+def test_the_last_word_cannot_be_forged(cards: tuple[Card, ...]) -> None:
+    forged = frame({"type": "done", "mac": b"x" * 32})
+
+    def forge(piece: bytes) -> bytes:
+        return forged if b"done" in piece else piece
+
+    pair = pair_of(cards).run(to_shows=forge)
+    assert_nobody_paired(pair)
+    assert pair.shows.reason is Reason.PROTOCOL
+    pair = pair_of(cards).run(to_types=forge)
+    assert pair.types.state is State.FAILED and pair.types.reason is Reason.PROTOCOL
 
 
 def test_a_man_in_the_middle_with_two_codes_gets_nowhere(cards: tuple[Card, ...]) -> None:

@@ -25,7 +25,7 @@ from engine.errors import (
 )
 from engine.node.discovery import Found
 from engine.node.identity import Identity
-from engine.node.pairing import Card, Exchange, Side
+from engine.node.pairing import Card, Exchange, Side, State
 from engine.node.pairing_port import Offer, PairingPort
 from engine.node.peers import MAX_PEERS, Peer, PeerBook
 from engine.wire.messages import Role
@@ -318,6 +318,18 @@ def test_a_wrong_code_voids_the_shown_one_and_both_have_to_wait(tmp_path: Path) 
     run(tmp_path, work)
 
 
+def test_who_waits_no_longer_leaves_the_code_as_it_is(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        offer = await here.port.offer()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await offer.outcome
+        assert (await there.join(offer)).peer.name == "spark"
+        assert here.port.snapshot()["offer"] is None
+
+    run(tmp_path, work)
+
+
 def test_a_code_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.node.pairing_port.CODE_LIFETIME_S", 0.0)
 
@@ -345,18 +357,31 @@ def test_a_caller_at_the_end_of_the_code_is_told(tmp_path: Path) -> None:
 
 
 def test_one_wrong_guess_of_many_at_once_counts(tmp_path: Path) -> None:
-    """Four guesses that are ready at the same time: the first to be looked at is the only one."""
+    """Four guesses whose proofs are sent at the same time: one is answered, the others stay untested."""
 
     async def work(here: Node, there: Node) -> None:
         offer = await here.port.offer()
-        guesses = [
-            Exchange(side=Side.TYPES, code=f"{n:08d}", card=stranger_card(tmp_path), baton="1.0")
-            for n in range(4)
-        ]
+        card = stranger_card(tmp_path)
+        codes = [f"{(int(offer.code) + n) % 10**8:08d}" for n in range(1, 5)]
+        guesses = [Exchange(side=Side.TYPES, code=code, card=card, baton="1.0") for code in codes]
+        n_ready, all_ready = 0, asyncio.Event()
 
         async def guess(exchange: Exchange) -> None:
+            nonlocal n_ready
             async with called(offer.port) as (reader, writer):
-                await carry(exchange, reader, writer)
+                writer.write(exchange.begin())
+                answer = b""
+                while exchange.state is not State.PROOF:
+                    writer.write(answer)
+                    answer = exchange.receive(await reader.read(4096))
+                n_ready += 1
+                if n_ready == len(guesses):
+                    all_ready.set()
+                await all_ready.wait()
+                writer.write(answer)
+                with contextlib.suppress(ConnectionError):
+                    exchange.receive(await reader.read())
+                exchange.end()
 
         await asyncio.gather(*map(guess, guesses))
         assert isinstance(await error_of(offer), PeerUntrusted)
@@ -407,6 +432,7 @@ def test_a_changed_key_is_refused_and_explained_at_both_ends(tmp_path: Path) -> 
         with pytest.raises(PeerRefused, match=r"knows this one with another key.*baton pair remove"):
             await there.join(offer)
         assert here.book.all() == (before,) and there.book.all() == ()
+        assert "has another key" in str(await error_of(offer)) and here.port.snapshot()["wait_s"] == 0
 
         here.book.remove(before.node_id)
         there.now_s += 60
@@ -417,9 +443,10 @@ def test_a_changed_key_is_refused_and_explained_at_both_ends(tmp_path: Path) -> 
 
 def test_two_copies_of_one_computer_are_told_apart(tmp_path: Path) -> None:
     async def work(here: Node, there: Node) -> None:
-        copy = make_node(tmp_path, "spark")
+        copy, offer = make_node(tmp_path, "spark"), await here.port.offer()
         with pytest.raises(PeerUntrusted, match=r"same identity.*baton pair renew"):
-            await copy.join(await here.port.offer())
+            await copy.join(offer)
+        assert "same identity" in str(await error_of(offer))
         assert here.book.all() == ()
 
     run(tmp_path, work)
@@ -633,11 +660,11 @@ def test_who_holds_connections_open_keeps_nobody_out(tmp_path: Path) -> None:
         offer = await here.port.offer()
         async with contextlib.AsyncExitStack() as held:
             ends = [await held.enter_async_context(called(offer.port)) for _ in range(12)]
-            await there.join(offer)
-            assert len(offer.callers) <= 4
-            for reader, _ in ends:
+            for reader, _ in ends[:8]:  # the oldest go at once, not after their time
                 with contextlib.suppress(ConnectionError):
                     await reader.read()
+            assert offer.is_good and len(offer.callers) == 4
+            await there.join(offer)
 
     run(tmp_path, work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from engine.errors import InvalidRequest, PeerLost, PeerRefused
-from engine.node.peer_link import PeerLink
+from engine.node.identity import MUTUAL_NAME, peers_context
+from engine.node.peer_link import PeerLink, encode_frame
 from engine.node.peer_links import split_node_address
+from engine.node.peer_messages import NODE_PROTOCOL, Beat
+from engine.wire.limits import MAX_UNAUTHENTICATED
 from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, two_ends
 
 
@@ -248,3 +252,88 @@ def test_addresses(text: str, host: str, port: int) -> None:
 def note_of(end: End) -> str:
     notes = [peer["note"] for peer in end.links.snapshot()]
     return notes[0] if notes else ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the whole of 127.0.0.0/8 is this computer's")
+def test_a_link_moves_to_a_better_address_when_there_is_one(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    async def work() -> None:
+        left = new_end(tmp_path, "left", addresses=lambda node_id: found)
+        right = new_end(tmp_path, "right", host="0.0.0.0")
+        right.port = await right.links.start()
+        await left.links.start()
+        found.append(f"127.0.0.1:{right.port}")
+        right.book.add(peer_of(left, "left"))
+        right.links.look_again()
+        left.book.add(peer_of(right, "right"))
+        left.links.look_again()
+        left.offers.calls["echo"] = right.offers.calls["echo"] = echo
+        try:
+            await left.until(lambda: left.link is not None)
+            found.insert(0, f"127.0.0.3:{right.port}")
+            found.insert(0, f"127.0.0.2:{right.port + 1 if right.port < 65535 else 1}")
+            left.links.look_again()
+            await left.until(lambda: left.link is not None and left.link.remote_host == "127.0.0.3")
+            assert left.link and right.link
+            assert await left.link.call("echo", 1) == ["left", 1]
+            assert await right.link.call("echo", 1) == ["right", 1]
+        finally:
+            await left.links.close()
+            await right.links.close()
+
+    run(work())
+
+
+def test_calls_held_open_by_strangers_do_not_keep_a_peer_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        left, right = new_end(tmp_path, "left"), new_end(tmp_path, "right")
+        right.port = await right.links.start()
+        await left.links.start()
+        right.book.add(peer_of(left, "left"))
+        right.links.look_again()
+        held = [
+            await asyncio.open_connection("127.0.0.1", right.port) for _ in range(MAX_UNAUTHENTICATED + 4)
+        ]
+        try:
+            left.book.add(peer_of(right, "right", f"127.0.0.1:{right.port}"))
+            left.links.look_again()
+            await left.until(lambda: left.link is not None)
+            assert await held[0][0].read() == b""
+        finally:
+            for _, writer in held:
+                writer.close()
+            await left.links.close()
+            await right.links.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 100, b"BN\x01\x00\xff\xff\xff\xff", encode_frame(Beat()), b"BN\x01\x00\x05\x00\x00\x00hello"],
+)
+def test_a_peer_that_talks_nonsense_is_cut_and_nothing_else(tmp_path: Path, garbage: bytes) -> None:
+    """It is paired, and lies: its link goes, the node stays."""
+
+    async def work() -> None:
+        left, right = new_end(tmp_path, "left"), new_end(tmp_path, "right")
+        right.port = await right.links.start()
+        right.book.add(peer_of(left, "left"))
+        right.links.look_again()
+        context = peers_context(
+            left.identity, [peer_of(right, "right")], server_side=False, protocols=(NODE_PROTOCOL,)
+        )
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", right.port, ssl=context, server_hostname=MUTUAL_NAME
+        )
+        try:
+            writer.write(garbage)
+            # its hello comes, then the end
+            assert (await reader.read()).startswith(b"BN")
+            assert right.link is None
+        finally:
+            writer.close()
+            await right.links.close()
+
+    run(work())

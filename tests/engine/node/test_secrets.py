@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -262,3 +265,51 @@ def test_a_copied_computer_gets_another_identity(tmp_path: Path, keyring: FakeKe
     assert new.fingerprint == fingerprint_of(new.certificate_der) != old.fingerprint
     assert list(keyring.kept) == [f"key of {new.node_id}"]
     assert Identity.load_or_create(tmp_path, secrets) == new
+
+
+_BACKEND = """
+import json, pathlib
+from keyring.backend import KeyringBackend
+
+FILE = pathlib.Path(__file__).with_name("kept.json")
+
+class FileKeyring(KeyringBackend):
+    priority = 3
+
+    def get_password(self, service, username):
+        kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+        return kept.get(f"{service} {username}")
+
+    def set_password(self, service, username, password):
+        FILE.write_text(json.dumps({f"{service} {username}": password}))
+"""
+
+_PROCESS = """
+import pathlib, sys
+from engine.node.identity import Identity
+from engine.node.secrets import Secrets
+folder = pathlib.Path(sys.argv[1])
+secrets = Secrets(folder)
+identity = Identity.load_or_create(folder, secrets).settled(secrets)
+print(identity.fingerprint, identity.passphrase)
+"""
+
+
+def test_the_system_keyring_is_found_by_the_library(tmp_path: Path) -> None:
+    """Three processes: a node that moves its key, the same started again, and a child that has no keyring."""
+    (tmp_path / "system_keyring.py").write_text(_BACKEND)
+    folder = tmp_path / "identity"
+
+    def start(backend: str, **more: str) -> list[str]:
+        paths = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+        env = {**os.environ, "PYTHONPATH": paths, "PYTHON_KEYRING_BACKEND": backend, **more}
+        words = [sys.executable, "-c", _PROCESS, str(folder)]
+        return subprocess.run(
+            words, env=env, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.split()
+
+    first = start("system_keyring.FileKeyring")
+    (kept,) = json.loads((tmp_path / "kept.json").read_text()).items()
+    assert kept[0].startswith("baton key of ") and kept[1] == first[1]
+    assert start("system_keyring.FileKeyring") == first
+    assert start("keyring.backends.fail.Keyring", **{PASSPHRASE_VARIABLE: first[1]}) == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import stat
 from collections.abc import Sequence
@@ -81,7 +82,8 @@ def launchd() -> PretendedLaunchd:
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Owner:
+def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Owner:
+    monkeypatch.setattr("engine.paths.log_dir", lambda: tmp_path / "Library" / "Logs" / "baton")
     return Owner(name="ada", uid=501, home=tmp_path)
 
 
@@ -125,6 +127,22 @@ def test_the_trade_off_is_told_before_anything_is_done(launchd: PretendedLaunchd
     daemon = service_of(launchd, owner, kind=DAEMON, is_root=True).changes()
     assert "keychain" in daemon[0] and "password" in daemon[0]
     assert launchd.said == [] and list(owner.home.iterdir()) == []
+
+
+def test_logs_are_the_owners_also_where_root_installs(
+    launchd: PretendedLaunchd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/var/root"))
+    monkeypatch.setattr("engine.paths.log_dir", lambda: Path("/var/root/Library/Logs/baton"))
+    given = []
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid: given.append((path, uid)))
+    ada = Owner(name="ada", uid=501, home=tmp_path / "ada")
+    service = service_of(launchd, ada, kind=replace(DAEMON, folder=tmp_path / "daemons"), is_root=True)
+    service.install()
+    folder = tmp_path / "ada" / "Library" / "Logs" / "baton"
+    assert launchd.job is not None and launchd.job["StandardErrorPath"] == str(folder / "service.log")
+    assert folder.is_dir() and given == [(folder, 501)]
+    assert service.status().log.startswith(str(folder / "node.log"))
 
 
 def test_installing_twice_leaves_a_running_one_alone(launchd: PretendedLaunchd, owner: Owner) -> None:

@@ -274,6 +274,13 @@ def test_a_systemd_that_cannot_be_reached_is_explained(systemd: PretendedSystemd
     with pytest.raises(UserError, match=r"\(Failed to connect to bus: No medium found\): log in as ada"):
         service_of(systemd).install()
     assert not systemd.folder.exists()
+    systemd.down = ""
+    service_of(systemd).install()
+    systemd.down = "Failed to connect to bus"
+    with pytest.raises(UserError, match="log in as ada"):  # it may still run, and could not be ended
+        service_of(systemd).uninstall()
+    assert (systemd.folder / UNIT).exists()
+    assert len(service_of(systemd, is_booted=False).uninstall()) == 2 and not (systemd.folder / UNIT).exists()
 
 
 def test_what_a_tool_complains_of_is_passed_on(systemd: PretendedSystemd) -> None:

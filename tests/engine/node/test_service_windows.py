@@ -90,6 +90,13 @@ def test_installing_twice_is_installing_once(scheduler: PretendedScheduler) -> N
     assert service_of(scheduler).status().notes == ()
 
 
+def test_what_a_task_cannot_be_told_is_said(scheduler: PretendedScheduler) -> None:
+    program = Program(words=PROGRAM.words, environment={"PYTHONSAFEPATH": "1", "BATON_MODELS": "D:\\models"})
+    told = service_of(scheduler, program).changes()
+    assert "setx BATON_MODELS D:\\models" in told[0]
+    assert not any("setx" in change for change in service_of(scheduler).changes())
+
+
 def test_another_baton_is_seen(scheduler: PretendedScheduler) -> None:
     service_of(scheduler).install()
     new = Program(words=("C:\\new\\baton.exe", "node"), environment={})

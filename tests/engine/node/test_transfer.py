@@ -7,7 +7,6 @@ import hashlib
 import os
 import queue
 import socket
-import ssl
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,8 +25,9 @@ from engine.errors import (
     PeerUnreachable,
     ProtocolError,
 )
-from engine.handoff.transport import Address, connect, handshake
+from engine.handoff.transport import Address, connect, handshake, read_exactly
 from engine.node import transfer
+from engine.node.bulk_tls import BulkTLS
 from engine.node.identity import MUTUAL_NAME, Identity, mutual_context
 from engine.node.library import partial_path
 from engine.node.transfer import FileEntry, TransferJob, run_job
@@ -35,6 +35,8 @@ from engine.node.transfer import FileEntry, TransferJob, run_job
 # Not a whole number of pieces, and more of them than are held in memory.
 FIRST = os.urandom((9 << 20) + 12345)
 SECOND = os.urandom(3 << 20)
+
+PIECE = transfer._PIECE_BYTES
 
 TIMEOUT_S = 30.0
 
@@ -209,7 +211,7 @@ def test_a_broken_connection_keeps_what_came(copy: Copy, monkeypatch: pytest.Mon
     n_pieces = iter(range(100))
 
     def cut(file: Any, path: Path, view: memoryview) -> int:
-        if next(n_pieces) == 4:
+        if next(n_pieces) == 2:
             raise PeerLost("cut")
         return real(file, path, view)
 
@@ -219,11 +221,44 @@ def test_a_broken_connection_keeps_what_came(copy: Copy, monkeypatch: pytest.Mon
     copy.check_nothing_has_its_name()
     # the connection was reset: what was still on its way may be lost, and nothing of what is kept is false
     kept = copy.partial("model.gguf").read_bytes()
-    assert FIRST.startswith(kept) and len(kept) <= 4 << 20
+    assert FIRST.startswith(kept) and len(kept) <= 2 * PIECE
     monkeypatch.undo()
     assert copy.run() == (None, None)
     copy.check_arrived()
     assert copy.there.n_received == len(FIRST) - len(kept)
+
+
+def test_what_is_kept_of_a_copy_begins_anew_at_a_whole_block(copy: Copy) -> None:
+    copy.hold("model.gguf", FIRST[:1_000_001])
+    assert copy.run() == (None, None)
+    copy.check_arrived()
+    kept = 1_000_001 // transfer._BLOCK_BYTES * transfer._BLOCK_BYTES
+    assert copy.there.n_received == len(FIRST) - kept
+
+
+@pytest.mark.skipif(not transfer._O_DIRECT, reason="this system writes through its cache alone")
+@pytest.mark.parametrize("refused_at", ["open", "write"])
+def test_a_disk_that_only_takes_writes_through_the_cache_gets_them(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, refused_at: str
+) -> None:
+    import fcntl
+
+    real_open, real_write = os.open, os.write
+
+    def refuse_open(path: Any, flags: int, *mode: int) -> int:
+        if flags & transfer._O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(path, flags, *mode)
+
+    def refuse_write(descriptor: int, data: Any) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & transfer._O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_write(descriptor, data)
+
+    fakes = {"open": refuse_open, "write": refuse_write}
+    monkeypatch.setattr(transfer.os, refused_at, fakes[refused_at])
+    assert copy.run() == (None, None)
+    copy.check_arrived()
 
 
 def test_a_full_disk_is_said_before_anything_is_sent(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +274,7 @@ def test_a_disk_that_fills_up_keeps_what_came(copy: Copy, monkeypatch: pytest.Mo
     n_pieces = iter(range(100))
 
     def fill(self: Any, view: memoryview) -> None:
-        if next(n_pieces) == 3:
+        if next(n_pieces) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(self, view)
 
@@ -247,7 +282,7 @@ def test_a_disk_that_fills_up_keeps_what_came(copy: Copy, monkeypatch: pytest.Mo
     sender, receiver = copy.run()
     assert isinstance(receiver, DiskFull) and "what came is kept" in str(receiver)
     assert isinstance(sender, PeerLost)
-    assert copy.partial("model.gguf").read_bytes() == FIRST[: 3 << 20]
+    assert copy.partial("model.gguf").read_bytes() == FIRST[: 2 * PIECE]
 
 
 def test_another_process_that_fetches_the_same_file_is_not_disturbed(copy: Copy) -> None:
@@ -277,7 +312,7 @@ def stranger_at(port: int, folder: Path, copy: Copy) -> None:
         pytest.raises(BatonError),
         handshake(connect(Address(host="127.0.0.1", port=port)), context, server_name=MUTUAL_NAME) as tls,
     ):
-        transfer.read_exactly(tls, 1)
+        read_exactly(tls, 1)
 
 
 def test_strangers_are_turned_away_and_do_not_hold_the_port(copy: Copy, tmp_path: Path) -> None:
@@ -304,10 +339,10 @@ def test_who_is_never_called_gives_up(copy: Copy, monkeypatch: pytest.MonkeyPatc
     "first", [len(FIRST) + 1, 1, 1 << 63], ids=["behind its end", "a hole", "far behind"]
 )
 def test_a_sender_may_begin_only_where_the_receiver_is(copy: Copy, first: int) -> None:
-    def lie(connection: ssl.SSLSocket, *_: Any) -> None:
-        transfer.read_exactly(connection, transfer._HELD.size)
-        connection.sendall(transfer._FROM.pack(first))
-        transfer.read_exactly(connection, 1)
+    def lie(connection: BulkTLS, *_: Any) -> None:
+        transfer._receive(connection, transfer._HELD.size)
+        connection.send(memoryview(transfer._FROM.pack(first)))
+        transfer._receive(connection, 1)
 
     _, receiver = run_with_sender(copy, lie)
     assert isinstance(receiver, ProtocolError)

@@ -190,7 +190,7 @@ def test_a_worker_that_is_asked_for_and_absent_is_no_error():
     with stand() as s:
         answer = s.chat(prefill="remote").json()
         assert answer["timings"]["handoff"]["prefill"] == "local"
-        assert answer["timings"]["handoff"]["detail"].startswith("no worker is configured")
+        assert answer["timings"]["handoff"]["detail"].startswith("no other computer")
 
 
 def test_remote_prefill_is_told_in_the_timings():

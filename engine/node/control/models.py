@@ -1,0 +1,209 @@
+"""Models of both computers, their copies, and the roles, as the control API has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from engine.errors import BatonError, InvalidRequest, PeerUnreachable
+from engine.node.model_folder import ToldModel
+from engine.node.peer_link import PeerLink
+from engine.node.progress import Silent
+from engine.server.errors import error_body
+from engine.server.handlers import content_of
+from engine.server.json import JSONResponse, encode
+
+_MAX_BODY_BYTES = 65_536
+
+# Between two signs of life to a client that watches.
+_KEEPALIVE_S = 1.0
+
+_Asked = TypeVar("_Asked", bound=msgspec.Struct)
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class _Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`to` is a paired computer's name or id; by default the only one that is there."""
+
+    model: ModelName
+    to: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`path` is absolute; with `copy` the file is copied, else linked."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+    copy: bool = False
+
+
+class _Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: ModelName
+
+
+class _Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The node id of who is to prefill, or "auto"."""
+
+    prefill: str
+
+
+def routes() -> list[Route]:
+    return [
+        Route("/models", _models),
+        Route("/models/send", _send, methods=["POST"]),
+        Route("/models/import", _import, methods=["POST"]),
+        Route("/models/measure", _measure, methods=["POST"]),
+        Route("/models/{model:path}", _remove, methods=["DELETE"]),
+        Route("/copies", _copies),
+        Route("/copies/{copy}", _cancel, methods=["DELETE"]),
+        Route("/roles", _roles),
+        Route("/roles", _wish, methods=["POST"]),
+    ]
+
+
+async def _models(request: Request) -> Response:
+    """What is here, and on each paired computer that is there now."""
+    node = request.app.state.node
+    await node.shelf.refresh()
+    links: list[PeerLink] = list(node.links.all())
+    theirs = await asyncio.gather(*(_models_of(link) for link in links))
+    return JSONResponse({"here": node.shelf.snapshot(), "peers": theirs})
+
+
+async def _models_of(link: PeerLink) -> dict[str, Any]:
+    about = {"node_id": link.peer.node_id, "name": link.peer.name, "models": [], "problem": ""}
+    try:
+        models = msgspec.convert(await link.call("models.list"), list[ToldModel])
+    except BatonError as error:
+        return {**about, "problem": str(error)}
+    except msgspec.ValidationError as error:
+        return {**about, "problem": f"it told of its models what is not valid: {error}"}
+    return {**about, "models": msgspec.to_builtins(models)}
+
+
+async def _send(request: Request) -> Response:
+    """Lines: the copy as it goes on. Who goes away before the last one cancels it."""
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Send)
+    node = request.app.state.node
+    await node.shelf.refresh()
+    model, link = node.shelf.find(asked.model), _link_to(node, asked.to)
+
+    async def steps() -> AsyncGenerator[dict[str, Any], None]:
+        async with contextlib.aclosing(node.copies.send(model, link)) as copies:
+            async for copy in copies:
+                yield copy.snapshot()
+
+    return _lines(steps())
+
+
+async def _import(request: Request) -> Response:
+    """Lines: signs of life, then the model."""
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Import)
+    path = Path(asked.path)
+    if not path.is_absolute():
+        raise InvalidRequest("path has to be absolute", param="path")
+    shelf = request.app.state.node.shelf
+
+    async def work() -> AsyncGenerator[dict[str, Any], None]:
+        yield msgspec.to_builtins((await shelf.add(path, Silent(), copy=asked.copy)).told())
+
+    return _lines(work())
+
+
+async def _measure(request: Request) -> Response:
+    """Lines: signs of life, then what was measured of the model, now or earlier."""
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Measure)
+    node = request.app.state.node
+    await node.shelf.refresh()
+    model = node.shelf.find(asked.model)
+
+    async def work() -> AsyncGenerator[dict[str, Any], None]:
+        yield msgspec.to_builtins(await node.agreement.reports.measure(model))
+
+    return _lines(work())
+
+
+async def _remove(request: Request) -> Response:
+    model = request.path_params["model"]
+    await request.app.state.node.shelf.remove(model)
+    return JSONResponse({"removed": model})
+
+
+async def _copies(request: Request) -> Response:
+    return JSONResponse(request.app.state.node.copies.snapshot())
+
+
+async def _cancel(request: Request) -> Response:
+    copy = request.path_params["copy"]
+    request.app.state.node.copies.cancel(copy)
+    return JSONResponse({"cancelled": copy})
+
+
+async def _roles(request: Request) -> Response:
+    return JSONResponse(request.app.state.node.agreement.snapshot())
+
+
+async def _wish(request: Request) -> Response:
+    node = request.app.state.node
+    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Roles)
+    node.wishes.say(asked.prefill, node.links.all())
+    return JSONResponse(msgspec.to_builtins(node.wishes.current))
+
+
+def _link_to(node: Any, name: str | None) -> PeerLink:
+    """Raises InvalidRequest for a name that nobody has, PeerUnreachable for one who is not there."""
+    if name is not None:
+        peer = node.peers.named(name)
+        link: PeerLink | None = node.links.get(peer.node_id)
+        if link is None:
+            raise PeerUnreachable(f"{peer.name} is not there now: start Baton on it, and look at the cable")
+        return link
+    links: list[PeerLink] = list(node.links.all())
+    if len(links) > 1:
+        names = ", ".join(link.peer.name for link in links)
+        raise InvalidRequest(f"{len(links)} paired computers are there: say which, of {names}", param="to")
+    if not links:
+        raise PeerUnreachable("no paired computer is there: pair one (baton pair), or start Baton on it")
+    return links[0]
+
+
+def _lines(items: AsyncGenerator[dict[str, Any], None]) -> Response:
+    return StreamingResponse(_with_signs_of_life(items), media_type="application/x-ndjson")
+
+
+async def _with_signs_of_life(items: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
+    """A line for each item; an empty one now and then while none comes, and an error as the last."""
+    async with contextlib.aclosing(items):
+        coming: asyncio.Task[dict[str, Any]] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(items))
+                if not (await asyncio.wait((coming,), timeout=_KEEPALIVE_S))[0]:
+                    yield b"\n"
+                    continue
+                done, coming = coming, None
+                yield encode(done.result()) + b"\n"
+        except StopAsyncIteration:
+            return
+        except BatonError as error:
+            yield encode(error_body(error)) + b"\n"
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+
+def _convert(body: dict[str, Any], kind: type[_Asked]) -> _Asked:
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"what was asked is not valid: {error}") from None

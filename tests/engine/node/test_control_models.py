@@ -1,0 +1,138 @@
+"""The control API's routes of models, copies and roles, on two nodes that are joined."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.node.control import models as models_routes
+from engine.node.control.app import build_control_app
+from engine.node.copies import Copies
+from engine.node.model_folder import Folder
+from engine.node.shelf import Shelf
+from engine.node.wishes import Wishes
+from tests.engine.node.glue import End, two_ends
+from tests.engine.node.models_at_hand import write_model
+
+TOKEN = "the node's token"
+
+
+def new_node(end: End, folder: Path) -> SimpleNamespace:
+    (folder / "models").mkdir(parents=True)
+    shelf = Shelf(Folder(folder / "models", folder / "digests"), on_change=lambda: None, in_use=set)
+    node = SimpleNamespace(
+        shelf=shelf,
+        copies=Copies(shelf, end.identity, on_change=lambda: None),
+        wishes=Wishes(folder / "roles.json", end.identity.node_id, on_change=lambda: None),
+        links=end.links,
+        peers=end.book,
+    )
+    shelf.offer_methods(end.offers)
+    node.copies.offer_methods(end.offers)
+    return node
+
+
+def run(folder: Path, work: Callable[[httpx.AsyncClient, Path, Path], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        async with asyncio.timeout(60), two_ends(folder) as (left, right):
+            node, _ = new_node(left, folder / "here"), new_node(right, folder / "there")
+            transport = httpx.ASGITransport(build_control_app(node, TOKEN, models_routes.routes()))
+            async with httpx.AsyncClient(
+                transport=transport,
+                base_url="http://127.0.0.1",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+                timeout=60,
+            ) as client:
+                await work(client, folder / "here" / "models", folder / "there" / "models")
+
+    asyncio.run(inside())
+
+
+def lines(response: httpx.Response) -> list[Any]:
+    return [json.loads(line) for line in response.text.splitlines() if line]
+
+
+def test_models_of_both_computers_are_side_by_side(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        write_model(here / "mine.gguf")
+        write_model(there / "theirs.gguf")
+        found = (await client.get("/models")).json()
+        assert [model["id"] for model in found["here"]["models"]] == ["mine"]
+        (peer,) = found["peers"]
+        assert (peer["name"], peer["problem"]) == ("right", "")
+        assert [model["id"] for model in peer["models"]] == ["theirs"]
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("to", [{}, {"to": "right"}])
+def test_a_model_is_sent_with_progress(tmp_path: Path, to: dict[str, str]) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        source = write_model(here / "mine.gguf", n_bytes=1 << 20)
+        steps = lines(await client.post("/models/send", json={"model": "mine", **to}))
+        assert steps[-1]["state"] == "done" and steps[-1]["peer"] == "right"
+        assert (there / "mine.gguf").read_bytes() == source.read_bytes()
+        assert [copy["state"] for copy in (await client.get("/copies")).json()] == ["done"]
+
+    run(tmp_path, work)
+
+
+def test_why_a_model_cannot_be_sent_is_the_last_line_or_the_answer(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        write_model(here / "mine.gguf")
+        there.rmdir()
+        there.write_bytes(b"in the way")
+        (error,) = lines(await client.post("/models/send", json={"model": "mine"}))[-1:]
+        assert "models" in error["error"]["message"]
+        for body in ({"model": "nobody's"}, {"model": "mine", "to": "nobody"}, {"model": ""}, {}):
+            refused = await client.post("/models/send", json=body)
+            assert refused.status_code == 400 and refused.json()["error"]["message"]
+
+    run(tmp_path, work)
+
+
+def test_a_file_is_imported_and_removed(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        source = write_model(tmp_path / "a model.gguf")
+        (model,) = lines(await client.post("/models/import", json={"path": str(source)}))
+        assert (model["id"], model["is_link"]) == ("a model", True)
+        assert (await client.delete("/models/a%20model")).json() == {"removed": "a model"}
+        assert source.exists() and list(here.iterdir()) == []
+        assert (await client.delete("/models/a%20model")).status_code == 400
+        refused = await client.post("/models/import", json={"path": "model.gguf"})
+        assert refused.status_code == 400 and "absolute" in refused.json()["error"]["message"]
+        (error,) = lines(await client.post("/models/import", json={"path": "/nowhere.gguf"}))
+        assert "no such file" in error["error"]["message"]
+
+    run(tmp_path, work)
+
+
+def test_a_wish_for_roles_is_taken(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        answer = (await client.post("/roles", json={"prefill": "a" * 32})).json()
+        assert (answer["prefill"], answer["count"]) == ("a" * 32, 1)
+        assert (await client.post("/roles", json={"prefill": "me"})).status_code == 400
+
+    run(tmp_path, work)
+
+
+def test_a_copy_that_is_not_cannot_be_cancelled(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        assert (await client.delete("/copies/0123456789abcdef")).status_code == 400
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("path", ["/models", "/copies"])
+def test_without_the_token_nothing_is_told(tmp_path: Path, path: str) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        assert (await client.get(path, headers={"Authorization": "Bearer guess"})).status_code == 401
+
+    run(tmp_path, work)

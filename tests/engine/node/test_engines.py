@@ -1,0 +1,180 @@
+"""Which models are loaded: when asked for, as long as there is memory, and the least used goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
+from engine.node import supervisor
+from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
+from engine.server.errors import Refused, StillLoading
+
+GB = 1_000_000_000
+
+CHILD = """
+import json, sys
+model = sys.argv[sys.argv.index("--model") + 1]
+if "broken" in model:
+    print("baton: this file is cut short: fetch it again", file=sys.stderr)
+    sys.exit(2)
+first = sys.stdin.readline()
+print(json.dumps({"loading": 0.5}), flush=True)
+if "slow" in model:
+    sys.stdin.readline()
+print(json.dumps({"ready": True, "port": 7, "first": first.strip()}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"worker": "dial" in line, "note": line.strip()}), flush=True)
+"""
+
+
+@dataclass
+class Computer:
+    """Memory that engines take and give back."""
+
+    folder: Path
+    total_bytes: int = 10 * GB
+    others_bytes: int = 0
+    engines: Engines = field(init=False)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engines = Engines(
+            find=self.find,
+            memory=self.memory,
+            words=["--ctx", "64"],
+            environment={},
+            log_folder=self.folder,
+            on_change=lambda: None,
+        )
+
+    async def find(self, model_id: str) -> ModelFile:
+        if model_id not in self.sizes:
+            raise ModelNotFound(f"no {model_id}")
+        return ModelFile(
+            model_id=model_id, path=self.folder / model_id, needed_bytes=self.sizes[model_id] * GB
+        )
+
+    def memory(self) -> Memory:
+        taken = sum(engine.model.needed_bytes for engine in self.engines.all())
+        return Memory(
+            total_bytes=self.total_bytes,
+            available_bytes=max(0, self.total_bytes - taken - self.others_bytes),
+        )
+
+    @property
+    def loaded(self) -> list[str]:
+        return [engine.model.model_id for engine in self.engines.all()]
+
+
+@pytest.fixture
+def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
+    return Computer(tmp_path)
+
+
+def run(computer: Computer, work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(40.0):
+            try:
+                await work
+            finally:
+                await computer.engines.close()
+
+    asyncio.run(bounded())
+
+
+def use(computer: Computer, model: str) -> Coroutine[Any, Any, LoadedEngine]:
+    return computer.engines.use(model, wait_s=20.0)
+
+
+def test_each_is_loaded_once(computer: Computer) -> None:
+    computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        one, two = await asyncio.gather(use(computer, "a"), use(computer, "a"))
+        assert one is two and one.is_ready and one.process.n_starts == 1
+        assert one.process.ready["first"] == "{}"
+        assert one.url == "http://127.0.0.1:7"
+        with pytest.raises(ModelNotFound):
+            await use(computer, "b")
+
+    run(computer, work())
+
+
+def test_the_least_recently_used_goes_when_memory_is_short(computer: Computer) -> None:
+    computer.sizes = {"a": 4, "b": 4, "c": 4}
+
+    async def work() -> None:
+        for model in ("a", "b"):
+            await use(computer, model)
+        await use(computer, "a")
+        await use(computer, "c")
+        assert computer.loaded == ["a", "c"]
+
+    run(computer, work())
+
+
+def test_none_is_taken_away_while_it_answers(computer: Computer) -> None:
+    computer.sizes = {"a": 6, "b": 6, "huge": 11}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        with (
+            engine.in_use(),
+            pytest.raises(Refused, match=r"2\.0 GB more than are free while a answers") as error,
+        ):
+            await use(computer, "b")
+        assert (error.value.status, error.value.retry_after_s) == (503, 5)
+        assert (await use(computer, "b")).is_ready
+        assert computer.loaded == ["b"]
+        with pytest.raises(OutOfMemory, match=r"needs 11\.0 GB and this computer has 10\.0 GB"):
+            await use(computer, "huge")
+        assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
+def test_memory_that_other_programs_hold_is_asked_for_all_the_same(computer: Computer) -> None:
+    computer.sizes, computer.others_bytes = {"a": 6}, 9 * GB
+
+    async def work() -> None:
+        assert (await use(computer, "a")).is_ready
+
+    run(computer, work())
+
+
+def test_who_waits_is_told_how_far_it_is(computer: Computer) -> None:
+    computer.sizes = {"slow": 1}
+
+    async def work() -> None:
+        engine = await computer.engines.load("slow")
+        while engine.progress == 0:
+            await engine.process.until_changed()
+        with pytest.raises(StillLoading, match="slow is being loaded, 50% are done") as error:
+            await computer.engines.use("slow", wait_s=0.0)
+        assert error.value.progress == 0.5
+        engine.process.tell("more", "go")
+        assert await use(computer, "slow") is engine
+
+    run(computer, work())
+
+
+def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Computer) -> None:
+    computer.sizes = {"broken": 1}
+
+    async def work() -> None:
+        for _ in range(2):
+            with pytest.raises(ProcessFailed, match="this file is cut short: fetch it again"):
+                await use(computer, "broken")
+            assert computer.loaded == []
+
+    run(computer, work())
