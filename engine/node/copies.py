@@ -44,6 +44,7 @@ from engine.node.identity import Identity
 from engine.node.model_folder import LocalModel, free_names
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.shelf import Shelf
+from engine.node.supervisor import end_process
 from engine.node.transfer import FileEntry, TransferJob
 from engine.paths import own_command
 
@@ -506,19 +507,7 @@ class _Process:
     async def close(self) -> None:
         """End it, if it has not ended by itself; it keeps what came."""
         if self._process is not None:
-            await _to_its_end(self._close(self._process))
-
-    @staticmethod
-    async def _close(process: asyncio.subprocess.Process) -> None:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(_GRACE_S):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _to_its_end(end_process(self._process))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

@@ -170,7 +170,7 @@ class EngineProcess:
             return
         process = self._process
         if process is not None and process.returncode is None:
-            await _end(process)
+            await end_process(process)
         if self.state is State.WAITING:
             self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
@@ -306,7 +306,8 @@ class EngineProcess:
         return ProcessFailed(f"{self.name}: {why}")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Close a child's standard input, by which it is told to end; one that does not is killed."""
     if process.stdin is not None:
         process.stdin.close()
     try:
