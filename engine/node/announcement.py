@@ -22,6 +22,9 @@ _FORMAT = b"1"
 MAX_NAME_LETTERS = 60
 _MAX_NAME_BYTES = 200
 
+# Of one interface; with the longest addresses they fill an entry nearly.
+MAX_HOSTS = 6
+
 _NODE_ID = re.compile(r"[0-9a-f]{32}")
 _INSTANCE = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
@@ -34,8 +37,9 @@ class Announcement:
     """One node, as it runs now.
 
     `instance` is drawn at random at each start: two that show the same `node_id` are two computers with one identity.
-    `pairing_port` is there while the node shows a code. `n_changes` counts what was announced before: a cache that sees
-    an entry once more tells nobody, so none is ever the same again. It is not read.
+    `pairing_port` is there while the node shows a code. `hosts` are its addresses where this is said, without zones: of
+    the address records that caches have, some may be of yesterday. `n_changes` counts what was announced before, and is
+    not read: a cache that sees an entry once more tells nobody, so none is ever the same again.
     """
 
     node_id: str
@@ -44,6 +48,7 @@ class Announcement:
     version: str
     port: int
     pairing_port: int | None = None
+    hosts: tuple[str, ...] = ()
     n_changes: int = 0
 
     def properties(self) -> dict[bytes, bytes]:
@@ -54,6 +59,7 @@ class Announcement:
             b"start": self.instance.encode(),
             b"name": clean_name(self.name).encode(),
             b"baton": self.version.encode(),
+            b"at": ",".join(self.hosts[:MAX_HOSTS]).encode(),
             b"n": str(self.n_changes).encode(),
         }
         if self.pairing_port is not None:
@@ -70,6 +76,7 @@ class Announcement:
             name=clean_name((properties.get(b"name") or b"")[:_MAX_NAME_BYTES].decode("utf-8", "replace")),
             version=_text(properties, b"baton", _VERSION),
             port=_port(str(port)),
+            hosts=_hosts(properties.get(b"at") or b""),
             pairing_port=None if pairing_port is None else _port(pairing_port.decode("ascii", "replace")),
         )
 
@@ -98,6 +105,13 @@ def _text(properties: Mapping[bytes, bytes | None], key: bytes, form: re.Pattern
     if not form.fullmatch(text):
         raise ProtocolError(f"an announcement whose {key.decode()} is none")
     return text
+
+
+def _hosts(text: bytes) -> tuple[str, ...]:
+    hosts = text.decode("ascii", "replace").split(",")
+    if len(hosts) > MAX_HOSTS:
+        raise ProtocolError("an announcement with too many addresses")
+    return tuple(host for host in hosts if host)
 
 
 def _port(text: str) -> int:

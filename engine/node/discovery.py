@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from zeroconf import DNSText, IPVersion, ServiceStateChange, Zeroconf  # type: ignore[attr-defined]
+from zeroconf import DNSAddress, DNSRecord, DNSText, IPVersion, ServiceStateChange, Zeroconf  # type: ignore[attr-defined]
 from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from engine.config import NODE_PORT, join_address, split_address
 from engine.errors import InvalidRequest, ProtocolError
-from engine.node.announcement import SERVICE_TYPE, Announcement, clean_name, new_instance
+from engine.node.announcement import MAX_HOSTS, SERVICE_TYPE, Announcement, clean_name, new_instance
 from engine.node.direct_query import ask, text_entries
 from engine.node.interface_events import InterfaceEvents
 from engine.node.segments import Segment, neighbours, segments
@@ -55,8 +55,8 @@ _MAX_ADDRESS_LETTERS = 262
 
 _IPV4, _IPV6 = 4, 6
 
-# RFC 1035: the numbers of a text record and of the internet.
-_TYPE_TXT, _CLASS_IN = 16, 1
+# RFC 1035 and 3596: the numbers of address and text records, and of the internet.
+_TYPE_A, _TYPE_AAAA, _TYPE_TXT, _CLASS_IN = 1, 28, 16, 1
 
 
 class Remembered(Protocol):
@@ -308,9 +308,12 @@ class Discovery:
         ]
         for channel in new:
             self._channels[channel.place] = channel
-        await asyncio.gather(
-            *(channel.close() for channel in gone), *(channel.open(self._announcement) for channel in new)
-        )
+        # One after the other: what follows a goodbye goes by the same name, and has to come later.
+        await asyncio.gather(*(channel.close() for channel in gone))
+        announcement = self._announcement
+        await asyncio.gather(*(channel.open(announcement) for channel in new))
+        if self._announcement is not announcement:
+            await asyncio.gather(*(channel.announce(self._announcement) for channel in new))
         self._tell()
 
     def _heard(
@@ -498,13 +501,14 @@ class _Channel:
         if self._zeroconf is None or self.fault:
             return
         name = f"{announcement.instance}-{self.segment.index}-{self.family}"
+        hosts = tuple(self._addresses(self.segment)[:MAX_HOSTS])
         info = AsyncServiceInfo(
             SERVICE_TYPE,
             f"{name}.{SERVICE_TYPE}",
             port=announcement.port,
             server=f"{name}.local.",
-            properties=dict(announcement.properties()),
-            parsed_addresses=self._addresses(self.segment),
+            properties=dict(replace(announcement, hosts=hosts).properties()),
+            parsed_addresses=list(hosts),
             host_ttl=_TTL_S,
             other_ttl=_TTL_S,
         )
@@ -550,9 +554,8 @@ class _Channel:
         info = AsyncServiceInfo(SERVICE_TYPE, name)
         if not await info.async_request(zeroconf, _RESOLVE_TIMEOUT_MS):
             return
-        # What a newer one replaced stays in the cache for a second.
         texts = zeroconf.cache.get_all_by_details(name, _TYPE_TXT, _CLASS_IN)
-        newest = max(texts, key=lambda record: record.created, default=None)
+        newest = max(texts, key=_created, default=None)
         try:
             entries = text_entries(newest.text) if isinstance(newest, DNSText) else {}
             announcement = Announcement.parse(entries, info.port)
@@ -560,19 +563,25 @@ class _Channel:
             log.debug("%s on %s: %s", name, self.segment.name, error)
             self._on_heard(self, name, None, ())
             return
-        self._on_heard(self, name, announcement, self._hosts(info))
+        self._on_heard(self, name, announcement, self._hosts(zeroconf, info.server or "", announcement.hosts))
 
-    def _hosts(self, info: AsyncServiceInfo) -> tuple[str, ...]:
+    def _hosts(self, zeroconf: Zeroconf, server: str, listed: tuple[str, ...]) -> tuple[str, ...]:
         """The addresses that are reached on this interface; Linux lets each channel hear all the others, too."""
+        kind = _TYPE_A if self.family == _IPV4 else _TYPE_AAAA
+        scopes = {
+            str(ipaddress.ip_address(record.address)): record.scope_id
+            for record in zeroconf.cache.get_all_by_details(server, kind, _CLASS_IN)
+            if isinstance(record, DNSAddress)
+        }
+        known = [host for host in listed if host in scopes]
         if self.family == _IPV4:
-            shown = info.parsed_addresses(IPVersion.V4Only)
-            return tuple(host for host in shown[:_MAX_ADDRESSES] if self.segment.holds(host))
-        zone = f"%{self.segment.index}"
-        return tuple(
-            host.removesuffix(zone) + f"%{self.segment.zone}"
-            for host in info.parsed_scoped_addresses(IPVersion.V6Only)[:_MAX_ADDRESSES]
-            if host.endswith(zone)
-        )
+            return tuple(host for host in known if self.segment.holds(host))
+        return tuple(f"{host}%{self.segment.zone}" for host in known if scopes[host] == self.segment.index)
+
+
+def _created(record: DNSRecord) -> float:
+    """When it was heard last, in milliseconds."""
+    return float(record.created)
 
 
 def _manual_address(text: str) -> str:

@@ -279,7 +279,8 @@ class Installer:
         """Show a code, and wait until it is used; what is said goes straight out."""
         words = self.plan.baton("pair", *(["--json"] if self._args.json else []))
         sys.stdout.flush()
-        return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, cwd=self.plan.folder, check=False)
+        return done.returncode
 
     def _remove(self) -> int:
         plan = self.plan

@@ -58,6 +58,12 @@ def test_updates_are_allowed_and_forbidden(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(2):
         assert main(["setup-peer", "--allow-updates", "no"]) == 0
         assert not file.exists()
+    monkeypatch.setattr("engine.cli.node.updates_file", lambda: file)
+    monkeypatch.delenv("BATON_API_KEY", raising=False)
+    assert (
+        main(["node", "--allow-updates", "--host", "0.0.0.0"]) == 2
+    )  # what follows is refused: there is no key
+    assert file.exists()
 
 
 # Leads into the other namespace and home. Packages come from this environment, and Baton itself alone by pip.

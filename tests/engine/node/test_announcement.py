@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ProtocolError
-from engine.node.announcement import MAX_NAME_LETTERS, Announcement, clean_name, new_instance
+from engine.node.announcement import MAX_HOSTS, MAX_NAME_LETTERS, Announcement, clean_name, new_instance
 
 GOOD = Announcement(
     node_id="0123456789abcdef" * 2,
@@ -30,6 +31,7 @@ def test_what_is_announced_is_read_again(pairing_port: int | None) -> None:
         version="1.2.3+local",
         port=65535,
         pairing_port=pairing_port,
+        hosts=("10.0.0.1", "10.0.0.2"),
     )
     assert Announcement.parse(said.properties(), 65535) == said
 
@@ -50,6 +52,7 @@ def test_what_is_announced_is_read_again(pairing_port: int | None) -> None:
         (b"pair", b"-1"),
         (b"pair", "٧".encode()),
         (b"pair", b""),
+        (b"at", b",".join([b"10.0.0.1"] * 7)),
     ],
 )
 def test_what_no_baton_says_is_refused(key: bytes, value: bytes | None) -> None:
@@ -100,3 +103,9 @@ def test_any_properties_are_read_or_refused(properties: dict[bytes, bytes | None
     except ProtocolError:
         return
     assert said.name == clean_name(said.name)
+
+
+def test_the_longest_addresses_fit() -> None:
+    said = replace(GOOD, hosts=tuple(f"fe80::{number}:1234:5678:9abc:def0" for number in range(1000, 1009)))
+    assert all(len(key + b"=" + value) <= 255 for key, value in said.properties().items())
+    assert Announcement.parse(said.properties(), 7119).hosts == said.hosts[:MAX_HOSTS]

@@ -24,10 +24,15 @@ from engine.node.segments import Segment
 ALPHA, BETA = "a" * 32, "b" * 32
 TIMEOUT_S = 10.0
 
+# Every program of this computer hears what is sent on loopback: a small network of it that hardly another one takes.
+_chance = random.SystemRandom()
+NETWORK = ipaddress.IPv4Network(f"127.{_chance.randrange(1, 255)}.{_chance.randrange(256)}.0/28")
+ONE, TWO, THREE, FOUR = (str(NETWORK[number]) for number in range(1, 5))
+
 
 def loopback(host: str) -> Segment:
     return Segment(
-        name="lo", index=socket.if_nametoindex("lo"), addresses=(ipaddress.IPv4Interface(f"{host}/8"),)
+        name="lo", index=socket.if_nametoindex("lo"), addresses=(ipaddress.IPv4Interface(f"{host}/28"),)
     )
 
 
@@ -79,21 +84,21 @@ async def wait_for(wanted: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def found_and_lost() -> None:
-    async with Node(ALPHA, "Alpha", "127.0.0.1") as alpha:
-        async with Node(BETA, "Beta", "127.0.0.2") as beta:
+    async with Node(ALPHA, "Alpha", ONE) as alpha:
+        async with Node(BETA, "Beta", TWO) as beta:
             await alpha.until(lambda: alpha.names() == ["Beta"])
             await beta.until(lambda: beta.names() == ["Alpha"])
             (found,) = alpha.discovery.found()
             assert found == Found(
                 node_id=BETA,
                 name="Beta",
-                addresses=("127.0.0.2:7119",),
+                addresses=(f"{TWO}:7119",),
                 by=("multicast",),
                 instance=beta.discovery.instance,
                 version="0.1.0",
             )
             await beta.discovery.set_pairing_port(7120)
-            await alpha.until(lambda: alpha.discovery.found()[0].pairing_addresses == ("127.0.0.2:7120",))
+            await alpha.until(lambda: alpha.discovery.found()[0].pairing_addresses == (f"{TWO}:7120",))
             await beta.discovery.set_pairing_port(None)
             await alpha.until(lambda: alpha.discovery.found()[0].pairing_addresses == ())
             await beta.discovery.set_name("Gamma")
@@ -104,8 +109,8 @@ async def found_and_lost() -> None:
 async def one_interface_fails() -> None:
     broken = Segment(name="broken", index=4242, addresses=(ipaddress.IPv4Interface("203.0.113.7/24"),))
     without_ipv6 = Segment(name="other", index=4243, link_local=("fe80::dead",))
-    segments = [broken, without_ipv6, loopback("127.0.0.1")]
-    async with Node(ALPHA, "Alpha", "", segments=segments) as alpha, Node(BETA, "Beta", "127.0.0.2") as beta:
+    segments = [broken, without_ipv6, loopback(ONE)]
+    async with Node(ALPHA, "Alpha", "", segments=segments) as alpha, Node(BETA, "Beta", TWO) as beta:
         await alpha.until(lambda: alpha.names() == ["Beta"])
         await beta.until(lambda: beta.names() == ["Alpha"])
         faults = {one["name"]: one["fault"] for one in alpha.discovery.snapshot()["interfaces"]}
@@ -120,11 +125,11 @@ async def strangers_send_what_they_like() -> None:
         {b"name": b"n" * 240, **{f"k{number}".encode(): b"v" * 240 for number in range(25)}},
         {**announced("\N{RIGHT-TO-LEFT OVERRIDE}evil", "c" * 32), b"name": b"\x1b[2J\xff\xfeevil\n\x00"},
     ]
-    zeroconf = AsyncZeroconf(interfaces=["127.0.0.3"])
+    zeroconf = AsyncZeroconf(interfaces=[THREE])
     noise = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    noise.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.4"))
+    noise.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(FOUR))
     chance = random.Random(7)
-    async with Node(ALPHA, "Alpha", "127.0.0.1") as alpha:
+    async with Node(ALPHA, "Alpha", ONE) as alpha:
         for number, properties in enumerate(hostile):
             info = AsyncServiceInfo(
                 SERVICE_TYPE,
@@ -132,12 +137,12 @@ async def strangers_send_what_they_like() -> None:
                 port=7119,
                 server=f"hostile-{number}.local.",
                 properties=properties,
-                parsed_addresses=["127.0.0.3"],
+                parsed_addresses=[THREE],
             )
             await zeroconf.async_register_service(info, cooperating_responders=True)
         for _ in range(200):
             noise.sendto(chance.randbytes(chance.randrange(1, 1400)), ("224.0.0.251", 5353))
-        async with Node(BETA, "Beta", "127.0.0.2"):
+        async with Node(BETA, "Beta", TWO):
             await alpha.until(lambda: "Beta" in alpha.names() and len(alpha.names()) > 1)
             assert alpha.names() == ["Beta", "[2J evil"]
     noise.close()
@@ -145,30 +150,42 @@ async def strangers_send_what_they_like() -> None:
 
 
 def announced(name: str, node_id: str) -> dict[bytes, bytes]:
-    said = Announcement(node_id=node_id, instance=new_instance(), name=name, version="1", port=7119)
+    said = Announcement(
+        node_id=node_id, instance=new_instance(), name=name, version="1", port=7119, hosts=(THREE,)
+    )
     return said.properties()
 
 
 async def an_address_typed_in() -> None:
+    silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    silent.bind((FOUR, 5353))
+    with silent:
+        await typed_in()
+
+
+async def typed_in() -> None:
+    nobody_at = f"{FOUR}:7119"
     async with (
-        Node(ALPHA, "Alpha", "127.0.0.1", segments=[Segment(name="none", index=1)]) as alpha,
-        Node(BETA, "Beta", "127.0.0.2") as beta,
+        Node(ALPHA, "Alpha", ONE, segments=[Segment(name="none", index=1)]) as alpha,
+        Node(BETA, "Beta", TWO) as beta,
     ):
-        assert alpha.discovery.add_manual("::1") == "[::1]:7119"
-        assert alpha.discovery.add_manual("127.0.0.2:7119") == "127.0.0.2:7119"
-        await alpha.until(lambda: alpha.names() == ["Beta", "[::1]:7119"])
-        found, nobody = alpha.discovery.found()
-        assert (nobody.node_id, nobody.by, nobody.addresses) == (None, ("manual",), ("[::1]:7119",))
-        assert (found.node_id, found.by, found.addresses) == (BETA, ("asked",), ("127.0.0.2:7119",))
+        assert alpha.discovery.add_manual(FOUR) == nobody_at
+        assert alpha.discovery.add_manual(f"{TWO}:7119") == f"{TWO}:7119"
+        await alpha.until(lambda: alpha.names() == [nobody_at, "Beta"])
+        nobody, found = alpha.discovery.found()
+        assert (nobody.node_id, nobody.by, nobody.addresses) == (None, ("manual",), (nobody_at,))
+        assert (found.node_id, found.by, found.addresses) == (BETA, ("asked",), (f"{TWO}:7119",))
         assert found.instance == beta.discovery.instance
-        alpha.discovery.remove_manual("127.0.0.2")
-        await alpha.until(lambda: alpha.names() == ["[::1]:7119"])
+        alpha.discovery.remove_manual(TWO)
+        await alpha.until(lambda: alpha.names() == [nobody_at])
         with pytest.raises(InvalidRequest, match="was not added"):
-            alpha.discovery.remove_manual("127.0.0.2")
+            alpha.discovery.remove_manual(TWO)
         for number in range(MAX_MANUAL - 1):
-            alpha.discovery.add_manual(f"[::1]:{number + 1}")
+            alpha.discovery.add_manual(f"{FOUR}:{number + 1}")
         with pytest.raises(InvalidRequest, match="remove one first"):
-            alpha.discovery.add_manual("[::1]:7200")
+            alpha.discovery.add_manual(f"{FOUR}:7200")
 
 
 @dataclass(frozen=True)
@@ -179,20 +196,20 @@ class Remembered:
 
 
 async def a_remembered_peer() -> None:
-    peers = [Remembered(BETA, "Beta then", ("10.9.9.9:7119", "127.0.0.2:7119"))]
-    async with Node(ALPHA, "Alpha", "127.0.0.1", {"remembered": lambda: peers}) as alpha:
+    peers = [Remembered(BETA, "Beta then", ("10.9.9.9:7119", f"{TWO}:7119"))]
+    async with Node(ALPHA, "Alpha", ONE, {"remembered": lambda: peers}) as alpha:
         (away,) = alpha.discovery.found()
         assert (away.name, away.addresses, away.by) == ("Beta then", peers[0].addresses, ("remembered",))
-        async with Node(BETA, "Beta", "127.0.0.2"):
+        async with Node(BETA, "Beta", TWO):
             await alpha.until(lambda: alpha.names() == ["Beta"])
             (here,) = alpha.discovery.found()
-            assert here.addresses == ("127.0.0.2:7119", "10.9.9.9:7119")
+            assert here.addresses == (f"{TWO}:7119", "10.9.9.9:7119")
             assert here.by == ("multicast", "remembered")
 
 
 async def a_copy_of_this_node() -> None:
-    away = Segment(name="lo", index=1, addresses=(ipaddress.IPv4Interface("127.0.0.1/8"),))
-    async with Node(ALPHA, "Alpha", "", segments=[away]) as alpha, Node(ALPHA, "Copy", "127.0.0.2") as copy:
+    away = Segment(name="lo", index=1, addresses=(ipaddress.IPv4Interface(f"{ONE}/28"),))
+    async with Node(ALPHA, "Alpha", "", segments=[away]) as alpha, Node(ALPHA, "Copy", TWO) as copy:
         await alpha.until(alpha.discovery.twins)
         (twin,) = alpha.discovery.twins()
         assert (twin.name, twin.instance) == ("Copy", copy.discovery.instance)
@@ -201,19 +218,19 @@ async def a_copy_of_this_node() -> None:
 
 async def two_others_with_one_id() -> None:
     async with (
-        Node(ALPHA, "Alpha", "127.0.0.1") as alpha,
-        Node(BETA, "First", "127.0.0.2"),
-        Node(BETA, "Second", "127.0.0.3"),
+        Node(ALPHA, "Alpha", ONE) as alpha,
+        Node(BETA, "First", TWO),
+        Node(BETA, "Second", THREE),
     ):
         await alpha.until(lambda: alpha.names() == ["First", "Second"])
         assert all(one.has_twin for one in alpha.discovery.found())
 
 
 async def asked_by_unicast() -> None:
-    async with Node(BETA, "Beta", "127.0.0.2") as beta:
-        (said,) = await wait_for(lambda: ask("127.0.0.2"))
+    async with Node(BETA, "Beta", TWO) as beta:
+        (said,) = await wait_for(lambda: ask(TWO))
         assert (said.node_id, said.instance) == (BETA, beta.discovery.instance)
-    assert await ask("127.0.0.2") == ()
+    assert said not in await ask(TWO)
     assert await ask("no such name") == ()
 
 
@@ -248,7 +265,7 @@ def test_on_loopback(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
 )
 def test_an_address_may_lack_its_port(text: str, address: str) -> None:
     async def job() -> None:
-        assert Node(ALPHA, "Alpha", "127.0.0.1").discovery.add_manual(text) == address
+        assert Node(ALPHA, "Alpha", ONE).discovery.add_manual(text) == address
 
     asyncio.run(job())
 
@@ -259,7 +276,7 @@ def test_an_address_may_lack_its_port(text: str, address: str) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     async def job() -> None:
         with pytest.raises(UserError):
-            Node(ALPHA, "Alpha", "127.0.0.1").discovery.add_manual(text)
+            Node(ALPHA, "Alpha", ONE).discovery.add_manual(text)
 
     asyncio.run(job())
 

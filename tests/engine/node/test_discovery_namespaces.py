@@ -168,6 +168,20 @@ def test_an_interface_that_comes_later_brings_its_addresses(ends: tuple[netns.En
         assert len(alpha.snapshot["found"]) == 1
 
 
+def test_an_address_that_changes_takes_the_place_of_the_old_one(ends: tuple[netns.End, netns.End]) -> None:
+    old, new = f"{ends[1].host}:7119", "192.0.2.14:7119"
+    for end, host in zip(ends, ("192.0.2.13", "192.0.2.14"), strict=True):
+        ip(end, "address", "add", f"{host}/30", "dev", "cable")
+    ip(ends[1], "address", "delete", "192.0.2.14/30", "dev", "cable")
+    with Node(ends[0], ALPHA, "Alpha") as alpha, Node(ends[1], BETA, "Beta"):
+        alpha.wait_for(BETA, old)
+        ip(ends[1], "address", "add", "192.0.2.14/30", "dev", "cable")
+        ip(ends[1], "address", "delete", f"{ends[1].host}/30", "dev", "cable")
+        alpha.wait_until(
+            lambda snapshot: new in addresses_of(snapshot, BETA) and old not in addresses_of(snapshot, BETA)
+        )
+
+
 def test_a_copy_of_this_node_is_noticed(ends: tuple[netns.End, netns.End]) -> None:
     with Node(ends[0], ALPHA, "Alpha") as alpha, Node(ends[1], ALPHA, "Copy"):
         alpha.wait_until(lambda snapshot: [one["name"] for one in snapshot["twins"]] == ["Copy"])

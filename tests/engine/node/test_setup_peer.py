@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from engine.node.setup_peer import (
 from tests.engine.node.setup_room import Room, make_room, small_archive, write_tool
 
 TARGET = "me@spark.local"
+
+TIMEOUT_S = 60.0
 
 # A node of an older installation would keep the place.
 FIRST_CALLS = ["one node --stop", "one node --json", "one pair --json"]
@@ -71,9 +74,32 @@ def test_it_is_installed_once_replaced_when_another_comes_and_undone_whole(room:
     assert "Nothing" in str(set_up(small_archive("two"), SetupOptions(remove=True)))
 
 
+def run_line(line: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), **environment}
+    return subprocess.run(
+        line, shell=True, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
+    )
+
+
+@contextlib.contextmanager
+def served(archive: Archive) -> Iterator[Offer]:
+    """Until it has been given out."""
+    offer = Offer(archive, "127.0.0.1")
+    serving = threading.Thread(target=offer.wait)
+    serving.start()
+    try:
+        yield offer
+    finally:
+        serving.join(TIMEOUT_S)
+        offer.close()
+
+
+BROKEN = 'one", file=sys.stderr); sys.exit("The port is taken") if words[0] == "node" else print("'
+
+
 @posix
-def test_after_a_failure_the_same_command_goes_on(room: Room) -> None:
-    """A run was killed while it made the environment, the next one had no network; nothing is started before all is."""
+def test_after_each_failure_it_goes_on_where_that_was(room: Room, tmp_path: Path) -> None:
+    """Killed while it made the environment, then without network, then with a node that fails; at last by the line."""
     (room.app / "venv" / "bin").mkdir(parents=True)
     (room.app / "venv" / "bin" / "python").write_text("half a file")
     with pytest.raises(
@@ -81,17 +107,16 @@ def test_after_a_failure_the_same_command_goes_on(room: Room) -> None:
     ):
         set_up(small_archive(requires="no-such-package-of-anybody>=1"))
     assert room.calls() == []
-    set_up(small_archive())
-    assert room.calls() == FIRST_CALLS
-
-
-@posix
-def test_a_node_that_does_not_start_is_told(room: Room) -> None:
-    broken = small_archive(
-        'one", file=sys.stderr); sys.exit("The port is taken") if words[0] == "node" else print("'
-    )
     with pytest.raises(RemoteRefused, match="the node does not start: The port is taken"):
-        set_up(broken)
+        set_up(small_archive(BROKEN))
+    (room.home / "calls").unlink()
+
+    home = {"HOME": str(room.home), "XDG_DATA_HOME": "", "PYTHONPATH": "", "PIP_NO_INDEX": "1"}
+    with served(small_archive()) as offer:
+        done = run_line(offer.line(), tmp_path, **home)
+    assert done.returncode == 0, done.stderr
+    assert room.calls() == [*FIRST_CALLS[:2], "one pair"]
+    assert "Baton is installed" in done.stdout and "1234-5678" in done.stdout
 
 
 @posix
@@ -146,59 +171,42 @@ def test_what_is_no_target_is_refused(target: str) -> None:
         check_target(target)
 
 
-def run_line(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    return subprocess.run(
-        line, shell=True, capture_output=True, text=True, env=environment, timeout=60, check=False
-    )
-
-
 SAYS_HELLO = (
     b"import sys, zipfile\nprint('hello from', len(zipfile.ZipFile(sys.argv[0]).namelist()), sys.argv[1:])\n"
 )
 
 
 def test_the_line_fetches_checks_and_runs_once(tmp_path: Path) -> None:
-    offer = Offer(small_archive(script=SAYS_HELLO), "127.0.0.1")
-    taken: list[str | None] = []
-    serving = threading.Thread(target=lambda: taken.append(offer.wait()))
-    serving.start()
-    try:
+    with served(small_archive(script=SAYS_HELLO)) as offer:
         done = run_line(offer.line(python=sys.executable), tmp_path)
-    finally:
-        serving.join()
-        offer.close()
     assert (done.returncode, done.stdout) == (0, "hello from 3 []\n")
-    assert taken == ["127.0.0.1"]
+    assert list(tmp_path.iterdir()) == []
     assert run_line(offer.line(python=sys.executable), tmp_path).returncode != 0
 
 
 def test_something_else_in_its_place_is_not_run(tmp_path: Path) -> None:
     """Somebody on the way serves another archive: the line knows the digest of the true one."""
     true, false = small_archive(), small_archive(script=SAYS_HELLO)
-    offer = Offer(replace(false), "127.0.0.1")
-    serving = threading.Thread(target=offer.wait)
-    serving.start()
-    line = offer.line(python=sys.executable).replace(false.sha256, true.sha256)
-    done = run_line(line, tmp_path)
-    serving.join()
-    offer.close()
+    with served(false) as offer:
+        done = run_line(offer.line(python=sys.executable).replace(false.sha256, true.sha256), tmp_path)
     assert done.returncode == 1 and done.stdout == ""
     assert "not what was promised" in done.stderr
 
 
 def test_nobody_gets_it_without_the_line() -> None:
+    taken: list[str | None] = []
     offer = Offer(small_archive(), "127.0.0.1")
-    serving = threading.Thread(target=offer.wait, kwargs={"for_s": 60.0})
+    serving = threading.Thread(target=lambda: taken.append(offer.wait(for_s=TIMEOUT_S)))
     serving.start()
     url = offer.line().split("'")[1]
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
-        urllib.request.urlopen(url.rpartition("/")[0] + "/", timeout=10)
+        urllib.request.urlopen(url.rpartition("/")[0] + "/", timeout=TIMEOUT_S)
     refused.value.close()
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
         assert answer.read() == small_archive().data
-    serving.join()
+    serving.join(TIMEOUT_S)
     offer.close()
+    assert taken == ["127.0.0.1"]
 
 
 def test_the_line_ends_with_its_time() -> None:

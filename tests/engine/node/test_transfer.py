@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import queue
 import socket
+import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +34,7 @@ from engine.node.bulk_tls import BulkTLS
 from engine.node.identity import MUTUAL_NAME, Identity, mutual_context
 from engine.node.library import partial_path
 from engine.node.transfer import FileEntry, TransferJob, run_job
+from engine.paths import own_command
 
 # Not a whole number of pieces, and more of them than are held in memory.
 FIRST = os.urandom((9 << 20) + 12345)
@@ -226,6 +230,39 @@ def test_a_broken_connection_keeps_what_came(copy: Copy, monkeypatch: pytest.Mon
     assert copy.run() == (None, None)
     copy.check_arrived()
     assert copy.there.n_received == len(FIRST) - len(kept)
+
+
+def test_a_killed_receiver_has_kept_what_it_wrote(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(
+        [*own_command(), "transfer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(msgspec.json.encode(copy.receive_job(listen="127.0.0.1:0")) + b"\n")
+    process.stdin.flush()
+    port = json.loads(process.stdout.readline())["port"]
+    real, n_pieces = transfer._read_piece, iter(range(100))
+
+    def kill(file: Any, path: Path, view: memoryview) -> int:
+        if next(n_pieces) == 3:
+            give_up_at = time.monotonic() + TIMEOUT_S
+            partial = copy.partial("model.gguf")
+            while not partial.exists() or partial.stat().st_size < 2 * PIECE:
+                assert time.monotonic() < give_up_at
+                time.sleep(0.01)
+            process.kill()
+        return real(file, path, view)
+
+    monkeypatch.setattr(transfer, "_read_piece", kill)
+    with pytest.raises(PeerLost):
+        run_job(copy.send_job(dial=f"127.0.0.1:{port}"), copy.here.say)
+    process.communicate(timeout=TIMEOUT_S)
+    copy.check_nothing_has_its_name()
+    kept = copy.partial("model.gguf").stat().st_size
+    assert 2 * PIECE <= kept < len(FIRST)
+    monkeypatch.undo()
+    assert copy.run() == (None, None)
+    copy.check_arrived()
+    assert copy.there.n_received == len(FIRST) - kept
 
 
 def test_what_is_kept_of_a_copy_begins_anew_at_a_whole_block(copy: Copy) -> None:
