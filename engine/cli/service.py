@@ -60,7 +60,7 @@ def _install(service: Service, *, is_dry: bool) -> int:
     changes = service.changes()
     print("This would change:" if is_dry else "This changes:")
     for change in changes:
-        print(f"  - {change}")
+        print(f"  - {change}", flush=True)
     if is_dry:
         return 0
     service.install()

@@ -15,6 +15,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -134,6 +135,8 @@ def write_report(items: Sequence[Item], path: Path) -> None:
     """Write the zip whole or not at all, for its owner alone. Raises UserError or HostError."""
     if path.exists():
         raise UserError(f"{path} is there already: name another file with --output")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}: name a file in one that is there with --output")
     content = io.BytesIO()
     now = time.localtime()[:6]
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -143,10 +146,6 @@ def write_report(items: Sequence[Item], path: Path) -> None:
             )
     try:
         write_whole(path, content.getvalue())
-    except FileNotFoundError as error:
-        raise UserError(
-            f"there is no folder {path.parent}: name a file in one that is there with --output"
-        ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
@@ -383,7 +382,7 @@ def _readme(items: Sequence[Item]) -> str:
             "",
             *lines,
             "",
-            _LEFT_OUT,
+            *textwrap.wrap(_LEFT_OUT, 100),
             "",
         ]
     )
