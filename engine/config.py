@@ -433,7 +433,7 @@ NODE_LISTEN_PORT = Setting(
     help="the port for paired computers; a free one is taken where it is in use",
 )
 PRELOAD = Setting(
-    name="model",
+    name="preload",
     kind=str,
     default=None,
     metavar="NAME",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
   baton node
-  baton node --model qwen2.5-coder-0.5b --name studio
+  baton node --preload qwen2.5-coder-0.5b --name studio
   baton node --stop
 """
 

@@ -88,10 +88,10 @@ class Way(Enum):
     POWERSHELL = "powershell"
 
 
-_Interface = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f/]{1,64}$")]
-_Port = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{0,128}$")]
-_Guid = Annotated[str, msgspec.Meta(pattern=r"^(\{[0-9A-Fa-f-]{36}\})?$")]
-_Host = Annotated[str, msgspec.Meta(pattern=r"^\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}$")]
+_Interface = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f/]{1,64}\Z")]
+_Port = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{0,128}\Z")]
+_Guid = Annotated[str, msgspec.Meta(pattern=r"^(\{[0-9A-Fa-f-]{36}\})?\Z")]
+_Host = Annotated[str, msgspec.Meta(pattern=r"^\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\Z")]
 _Mtu = Annotated[int, msgspec.Meta(ge=MIN_MTU, le=MAX_MTU)]
 _Values = Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=3)]
 
@@ -132,13 +132,13 @@ class Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mtu: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     is_up: bool = True
     has_address: bool = False
-    profile: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f-]{0,64}$")] = ""
+    profile: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f-]{0,64}\Z")] = ""
     addresses: Annotated[
-        tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9.]{7,15}/\d{1,2}$")], ...],
+        tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9.]{7,15}/\d{1,2}\Z")], ...],
         msgspec.Meta(max_length=64),
     ] = ()
     dhcp: bool = False
-    jumbo: Annotated[str, msgspec.Meta(pattern=r"^\d{0,6}$")] = ""
+    jumbo: Annotated[str, msgspec.Meta(pattern=r"^\d{0,6}\Z")] = ""
     values: dict[str, _Values] = {}
 
 

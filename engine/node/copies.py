@@ -72,7 +72,7 @@ _SAFE_NAME = re.compile(r"\w[\w .+()\[\]-]*\.gguf")
 # In place of the port to call.
 _STOP = 0
 
-CopyId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+CopyId = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

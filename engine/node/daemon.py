@@ -80,7 +80,7 @@ class NodeOptions:
     host: str
     port: int
     node_port: int
-    model: str | None
+    preload: str | None
     n_ctx: int
     n_slots: int
     engine_words: tuple[str, ...]
@@ -97,7 +97,7 @@ class NodeOptions:
             host=args.host,
             port=args.port,
             node_port=args.node_port,
-            model=args.model,
+            preload=args.preload,
             n_ctx=args.ctx,
             n_slots=args.slots,
             engine_words=config.words_of(args, ENGINE_SETTINGS),
@@ -164,8 +164,8 @@ class Node:
             on_ready(
                 {"port": control.port, **self._describe(), "peers": [peer.name for peer in self.peers.all()]}
             )
-            if options.model is not None:
-                await self.engines.load(options.model)
+            if options.preload is not None:
+                await self.engines.load(options.preload)
             await self._stopping.wait()
         finally:
             endpoint.stop()
@@ -259,7 +259,7 @@ class Node:
             named=self.peers.named,
             is_paired=self._is_paired,
             is_awake=lambda node_id: self.links.get(node_id) is not None,
-            call_it=self.links.look_again,
+            call_it=lambda: self.links.look_again(at_once=True),
         )
 
     def _make_models(self) -> None:

@@ -555,7 +555,7 @@ class _Channel:
         if not await info.async_request(zeroconf, _RESOLVE_TIMEOUT_MS):
             return
         texts = zeroconf.cache.get_all_by_details(name, _TYPE_TXT, _CLASS_IN)
-        newest = max(texts, key=_created, default=None)
+        newest = max(texts, key=_newness, default=None)
         try:
             entries = text_entries(newest.text) if isinstance(newest, DNSText) else {}
             announcement = Announcement.parse(entries, info.port)
@@ -579,9 +579,9 @@ class _Channel:
         return tuple(f"{host}%{self.segment.zone}" for host in known if scopes[host] == self.segment.index)
 
 
-def _created(record: DNSRecord) -> float:
-    """When it was heard last, in milliseconds."""
-    return float(record.created)
+def _newness(record: DNSRecord) -> tuple[bool, float]:
+    """Orders records of one name: what a newer one flushed has a second to live, and counts from that moment."""
+    return record.ttl > 1, float(record.created)
 
 
 def _manual_address(text: str) -> str:

@@ -53,7 +53,11 @@ class Endpoint:
             )
         self.host = host
         self.port = port
-        self.key = key or os.environ.get("BATON_API_KEY")
+        self._key = key
+
+    @property
+    def key(self) -> str | None:
+        return self._key or os.environ.get("BATON_API_KEY")
 
     @property
     def url(self) -> str:

@@ -103,7 +103,7 @@ class ToldModel(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     n_params: Annotated[int, Meta(ge=0)]
     n_ctx_train: Annotated[int, Meta(ge=0)]
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None
 
 
 def _weight_bytes(file: GGUFFile) -> int:

@@ -123,7 +123,7 @@ class _Versions(msgspec.Struct, frozen=True, kw_only=True, tag="greeting", tag_f
     """The part of a greeting that every version keeps, so that both can be named."""
 
     pairing: Version
-    baton: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{1,40}$")]
+    baton: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{1,40}\Z")]
 
 
 class _Message(

@@ -170,14 +170,14 @@ class PeerLink:
         return self._end or PeerLost(f"the link with {self.peer.name} was ended")
 
     async def close(self, why: str) -> None:
-        """End the link; the other end is told why, if it still listens."""
+        """End the link; the other end is told `why`, in words for its users, if it still listens."""
         if not self.is_open:
             return
         self._write(Goodbye(message=why[:MAX_TEXT_CHARS]))
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._writer.drain()
-        self._finish(PeerLost(why))
+        self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
         self._writer.close()
 
     # calls of ours

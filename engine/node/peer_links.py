@@ -46,12 +46,15 @@ _CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(kw_only=True)
 class _Known:
-    """What is going on with one peer. `note` is why there is no link, `tried` what it was last moved for."""
+    """What is going on with one peer. `note` is why there is no link, `found` where it may be, as far as
+    that was told, and `tried` what a link was last moved for.
+    """
 
     link: PeerLink | None = None
     dialler: asyncio.Task[None] | None = None
     kicked: asyncio.Event = field(default_factory=asyncio.Event)
     note: str = "it has not been found yet"
+    found: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     since_s: float = field(default_factory=time.time)
 
@@ -116,8 +119,11 @@ class PeerLinks:
     def all(self) -> list[PeerLink]:
         return [known.link for known in self._known.values() if known.link is not None]
 
-    def look_again(self) -> None:
-        """The book, or what is known of addresses, has changed: drop who is not trusted any more, and call who is."""
+    def look_again(self, *, at_once: bool = False) -> None:
+        """The book, or what is known of addresses, may have changed: drop who is not trusted any more, and call who is.
+
+        Whose addresses are the same waits for his turn, but for `at_once`.
+        """
         trusted = {peer.node_id: peer for peer in self._book.all()}
         for node_id in list(self._known):
             known, peer = self._known[node_id], trusted.get(node_id)
@@ -127,7 +133,10 @@ class PeerLinks:
                 self._drop(known, "the other computer was paired anew")
         for node_id in trusted:
             known = self._known.setdefault(node_id, _Known())
-            known.kicked.set()
+            found = tuple(self._addresses(node_id))
+            if at_once or found != known.found:
+                known.found = found
+                known.kicked.set()
             if known.dialler is None:
                 known.dialler = asyncio.create_task(self._dial_for_ever(node_id, known))
         self._on_change()
@@ -303,8 +312,8 @@ class PeerLinks:
             writer.transport.abort()
             raise
         link = PeerLink(peer, hello, reader, writer, frames, self._offers, is_dialled=is_dialled)
-        known = self._known.get(peer.node_id)
-        if known is None:
+        known, now = self._known.get(peer.node_id), self._book.get(peer.node_id)
+        if known is None or now is None or now.certificate_der != peer.certificate_der:
             await link.close("the other computer has unpaired this one")
             return
         if known.link is not None and not self._is_better(link, known.link):

@@ -31,8 +31,8 @@ MAX_OPEN_CALLS = 256
 MAX_WAITING_BYTES = 64 << 20
 
 Method = Annotated[str, Meta(min_length=1, max_length=64)]
-NodeId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{16,32}$")]
+NodeId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{16,32}\Z")]
 
 
 class NodeMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

@@ -20,6 +20,7 @@ from msgspec import Meta
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerUntrusted
 from engine.files import write_whole
 from engine.node.identity import fingerprint_of
+from engine.node.peer_messages import NodeId
 from engine.wire.messages import CertificateBytes, Name, Role
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _MAX_ADDRESS_CHARS = 320
 # What the file may hold, several times over: 16 peers with certificates of 8 KiB in base64.
 _MAX_FILE_BYTES = 1 << 20
 
-NodeId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Address = Annotated[str, Meta(max_length=_MAX_ADDRESS_CHARS)]
 
 

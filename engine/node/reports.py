@@ -23,7 +23,7 @@ METHOD = "roles.report"
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model that a report is wanted of, and how it would be served."""
 
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     n_ctx: Annotated[int, Meta(ge=1, le=1 << 24)]
     n_slots: Annotated[int, Meta(ge=1, le=1 << 12)]
 

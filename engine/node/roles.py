@@ -60,9 +60,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `by` is the node where it was said: it tells two apart that were said at the same time.
     """
 
-    prefill: Annotated[str, Meta(pattern="^(auto|[0-9a-f]{32})$")] = "auto"
+    prefill: Annotated[str, Meta(pattern=r"^(auto|[0-9a-f]{32})\Z")] = "auto"
     count: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    by: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    by: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
 
 
 def later(one: Wish, other: Wish) -> Wish:

@@ -78,7 +78,7 @@ _FROM = struct.Struct("!Q")
 # The receiver's last word.
 _VERIFIED = b"\x01"
 
-_SHA256_HEX = "^[0-9a-f]{64}$"
+_SHA256_HEX = r"^[0-9a-f]{64}\Z"
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,8 +35,8 @@ _RESTART_AFTER_S = 0.5
 
 
 class _Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    version: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{1,40}$")]
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    version: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{1,40}\Z")]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     data: Annotated[bytes, Meta(max_length=MAX_ARCHIVE_BYTES)]
 
 

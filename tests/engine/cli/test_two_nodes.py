@@ -72,6 +72,18 @@ def test_1_they_find_each_other(home: Home) -> None:
     home.spark.until(lambda state: found(state, "studio"))
 
 
+def test_2_a_code_that_is_shown_is_seen_to_come_and_go(home: Home) -> None:
+    def shows_code(state: dict[str, Any]) -> bool:
+        return any(one["pairing_addresses"] for one in state["discovery"]["found"])
+
+    for _ in range(3):
+        offer = home.spark.popen("pair", "--json")
+        home.studio.until(shows_code)
+        offer.send_signal(signal.SIGINT)
+        offer.communicate(timeout=TIMEOUT_S)
+        home.studio.until(lambda state: not shows_code(state))
+
+
 def test_2_they_are_paired_by_a_code(home: Home) -> None:
     offer = home.spark.popen("pair", "--json")
     assert offer.stdout is not None
