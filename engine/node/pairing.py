@@ -51,7 +51,8 @@ from engine.errors import (
     ProtocolError,
 )
 from engine.node.identity import node_id_of
-from engine.node.peers import MAX_PEERS, NodeId, book_full, key_changed
+from engine.node.peer_messages import NodeId
+from engine.node.peers import MAX_PEERS, book_full, key_changed
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR
 from engine.wire.messages import CertificateBytes, Name, Role, Version
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.node.measure import Measurement
-from engine.node.peers import NodeId
+from engine.node.peer_messages import NodeId
 
 # What the ways are compared by.
 PROMPT_TOKENS = 4000
