@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from engine import config
 from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
+from engine.link.permission import State as PermissionState
 from engine.node.agreement import Agreement
 from engine.node.announcement import clean_name
 from engine.node.awake import Awake
@@ -523,14 +524,23 @@ class Node:
             "fingerprint": self.identity.fingerprint,
             "endpoint": self.endpoint_url,
             "pid": os.getpid(),
-            "notes": [note for note in (self.peers.fault, self._key_note, self._awake_note()) if note],
+            "notes": [note for note in self._notes() if note],
         }
 
-    def _awake_note(self) -> str:
+    def _notes(self) -> Iterator[str]:
+        """What its user should know, a sentence each."""
+        yield self.peers.fault
+        yield self._key_note
+        for twin in self.discovery.twins():
+            yield (
+                f"another computer, {twin.name}, has this one's identity, as if it was copied: end the node on one of "
+                "the two, run `baton pair renew` there, start it again, and pair it anew"
+            )
+        permission = self.permission.snapshot()
+        if permission["state"] in (PermissionState.DENIED.value, PermissionState.UNDETERMINED.value):
+            yield permission["sentence"]
         awake = self.awake.snapshot()
-        if awake["held"]:
-            return f"kept from sleeping, as {awake['why']}"
-        return str(awake["note"])
+        yield f"kept from sleeping, as {awake['why']}" if awake["held"] else awake["note"]
 
     def describe(self) -> dict[str, Any]:
         """This computer at a glance."""
