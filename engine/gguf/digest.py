@@ -60,7 +60,7 @@ def file_digests(
 def known_digest(path: Path, *, cache_dir: Path) -> str | None:
     """A file's digest if it has been computed before and the file has not changed since, else None."""
     try:
-        entry, identity = _entry_of(path.resolve(), path.stat(), cache_dir)
+        entry, identity = _entry_of(path, path.stat(), cache_dir)
     except OSError:
         return None
     digest = _cached(entry, identity)
@@ -70,7 +70,7 @@ def known_digest(path: Path, *, cache_dir: Path) -> str | None:
 def keep_digest(path: Path, digest: str, *, cache_dir: Path) -> None:
     """Keep what somebody else has computed over the file's bytes, so that it is not read again."""
     with contextlib.suppress(OSError):
-        entry, identity = _entry_of(path.resolve(), path.stat(), cache_dir)
+        entry, identity = _entry_of(path, path.stat(), cache_dir)
         _keep(entry, identity, bytes.fromhex(digest))
 
 
@@ -87,7 +87,6 @@ class _Offset:
 
 
 def _file_digest(path: Path, cache_dir: Path, report: Callable[[int], None] | None) -> bytes:
-    path = path.resolve()
     stat = _stat(path)
     entry, identity = _entry_of(path, stat, cache_dir)
     digest = _cached(entry, identity)
@@ -105,8 +104,9 @@ def _file_digest(path: Path, cache_dir: Path, report: Callable[[int], None] | No
 
 def _entry_of(path: Path, stat: os.stat_result, cache_dir: Path) -> tuple[Path, dict[str, str | int]]:
     """Where the digest of that file is kept, and what it is kept for."""
-    entry = cache_dir / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
-    return entry, {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    real = os.path.realpath(path)
+    entry = cache_dir / f"{hashlib.sha256(os.fsencode(real)).hexdigest()}.json"
+    return entry, {"path": real, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 def _stat(path: Path) -> os.stat_result:

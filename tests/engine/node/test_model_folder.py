@@ -66,12 +66,16 @@ def test_what_cannot_be_run_is_listed_with_the_reason(folder: Folder) -> None:
     write_model(folder.path / "other.gguf", architecture="rwkv7")
     (folder.path / "broken.gguf").write_bytes(b"GGUF and no more")
     (folder.path / "away.gguf").symlink_to(folder.path / "nowhere.gguf")
+    (folder.path / "loop.gguf").symlink_to(folder.path / "loop.gguf")
+    (folder.path / "folder.gguf").mkdir()
     write_split(folder.path, "half")
     (folder.path / "half-00001-of-00002.gguf").unlink()
     problems = {model.model_id: model.problem for model in folder.models()}
     assert "'rwkv7' is not known" in problems["other"]
     assert "broken.gguf" in problems["broken"]
     assert "nowhere.gguf, which is not there" in problems["away"]
+    assert "cannot be looked at" in problems["loop"]
+    assert "a folder" in problems["folder"]
     assert "missing" in problems["half"]
 
 
