@@ -37,6 +37,9 @@ EXAMPLE = """\
 """
 
 
+# Of a name in the list.
+_SHOWN_NAME = 48
+
 # Longer metadata texts, such as chat templates, are counted and not shown.
 _LONGEST_TEXT = 200
 
@@ -101,7 +104,7 @@ def _list(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(rows, indent=2))
         return
-    width = max(len(row["name"]) for row in rows)
+    width = max(len(_shown(row["name"])) for row in rows)
     places = {"HERE": [row["name"] for row in rows if row["here"]]}
     places |= {peer["name"]: [row["name"] for row in rows if peer["name"] in row["on"]] for peer in peers}
     print(f"{'NAME':<{width}} {'SIZE':>8}  {'  '.join(places)}  ABOUT")
@@ -110,10 +113,16 @@ def _list(args: argparse.Namespace) -> None:
             f"{'yes' if row['name'] in there else 'no':<{len(place)}}" for place, there in places.items()
         )
         size = f"{row['size_bytes'] / 1e6:.0f} MB"
-        print(f"{row['name']:<{width}} {size:>8}  {'  '.join(marks)}  {_about(row)}")
+        print(f"{_shown(row['name']):<{width}} {size:>8}  {'  '.join(marks)}  {_about(row)}")
     for peer in peers:
         if peer["problem"]:
             print(f"{peer['name']} did not say what it has: {peer['problem']}")
+
+
+def _shown(name: str) -> str:
+    """A file's name may hold anything, and be longer than a line."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return text if len(text) <= _SHOWN_NAME else f"{text[: _SHOWN_NAME - 1]}…"
 
 
 def _about(row: dict[str, Any]) -> str:

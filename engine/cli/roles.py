@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import Any
 
 from engine.errors import InvalidRequest
@@ -14,6 +15,10 @@ EXAMPLE = """\
   baton roles --prefill spark
   baton roles --prefill auto
 """
+
+# Two computers agree within a round trip; one of them may be busy.
+_AGREED_WITHIN_S = 3.0
+_LOOK_EVERY_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +32,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     client = NodeClient.find()
-    if args.prefill is not None:
-        client.post("/roles", {"prefill": _node_id(client, args.prefill)})
     roles = client.get("/roles")
+    if args.prefill is not None:
+        roles = _wish(client, _node_id(client, args.prefill))
     if args.json:
         print(json.dumps(roles, indent=2))
     else:
         _print(roles, _names(client))
     return 0
+
+
+def _wish(client: NodeClient, prefill: str) -> dict[str, Any]:
+    """Say what is wished; the roles that follow from it, or that hold where it cannot be had."""
+    client.post("/roles", {"prefill": prefill})
+    give_up_at = time.monotonic() + _AGREED_WITHIN_S
+    while True:
+        roles: dict[str, Any] = client.get("/roles")
+        is_so = all(agreed["is_wish"] == (prefill != "auto") for agreed in roles["agreed"])
+        if is_so and all(prefill in ("auto", agreed["prefill"]) for agreed in roles["agreed"]):
+            return roles
+        if time.monotonic() > give_up_at:
+            return roles
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _names(client: NodeClient) -> dict[str, str]:
@@ -56,7 +75,7 @@ def _print(roles: dict[str, Any], names: dict[str, str]) -> None:
     if not roles["agreed"]:
         print("Nothing is agreed yet: both computers need the same model, and a connection")
     for agreed in roles["agreed"]:
-        print(f"{agreed['model']}: {_said(agreed['reason'])}")
+        print(f"{agreed['model']}: {agreed['reason']}")
         for way in agreed["ways"]:
             print(f"  {_way(way, agreed, names)}")
     for model, problem in roles["not_measured"].items():
@@ -74,7 +93,3 @@ def _way(way: dict[str, Any], agreed: dict[str, Any], names: dict[str, str]) -> 
         f"{who}: {agreed['prompt_tokens']:,} tokens and an answer of {agreed['answer_tokens']} in "
         f"{way['total_s']:.1f} s, the first after {way['first_token_s']:.1f} s"
     )
-
-
-def _said(reason: str) -> str:
-    return reason[:1].upper() + reason[1:]

@@ -110,6 +110,8 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
     width = max(len(name) for name in (here["name"], *(peer["name"] for peer in cluster["peers"])))
     print(f"{here['name']:<{width}}  this computer, Baton {here['baton']}")
     _print_node(here, width)
+    for note in here["notes"]:
+        print(f"{'':<{width}}  {note}")
     for peer in cluster["peers"]:
         print(f"{peer['name']:<{width}}  {_peer_line(peer)}")
         if peer["node"] is not None:
@@ -129,8 +131,6 @@ def _print_node(node: dict[str, Any], width: int) -> None:
             print(f"{indent}no worker for {join['model']} on {join['prefill']} yet: {join['note']}")
     for worker in node["workers"]:
         print(f"{indent}prefills {worker['model']} for {worker['for']}: {_engine_line(worker)}")
-    for note in node["notes"]:
-        print(f"{indent}{note}")
 
 
 def _peer_line(peer: dict[str, Any]) -> str:

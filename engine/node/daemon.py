@@ -320,6 +320,7 @@ class Node:
             decoder_of=self._decoder_of,
             models=self._list_models,
             refresh=self.shelf.refresh,
+            problem_of=self._problem_of,
         )
 
     def _make_roles(self) -> None:
@@ -471,6 +472,9 @@ class Node:
             for model in self.shelf.models
             if not model.problem
         ]
+
+    def _problem_of(self, name: str) -> str:
+        return next((model.problem for model in self.shelf.models if model.model_id == name), "")
 
     def _model_status(self, model_id: str) -> dict[str, Any]:
         engine = self.engines.get(model_id)

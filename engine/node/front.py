@@ -103,13 +103,18 @@ class Front:
         decoder_of: Callable[[str | None], PeerLink | None],
         models: Callable[[], list[dict[str, Any]]],
         refresh: Callable[[], Awaitable[None]],
+        problem_of: Callable[[str], str],
     ) -> None:
-        """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now."""
+        """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
+
+        `problem_of(name)` is why a model that is there is not among them.
+        """
         self._engines = engines
         self._settings = settings
         self._decoder_of = decoder_of
         self._list = models
         self._refresh = refresh
+        self._problem_of = problem_of
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -245,6 +250,8 @@ class Front:
             return ids[0] if len(ids) == 1 and not self._engines.all() else None
         if name in ids:
             return name
+        if problem := self._problem_of(name):
+            raise InvalidRequest(f"{name[:100]} cannot be run: {problem}", param="model")
         raise _no_such_model(name, models)
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:

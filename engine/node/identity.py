@@ -42,7 +42,7 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
-from engine.files import write_whole
+from engine.files import file_fault, write_whole
 from engine.node.secrets import NoKeyring, Secrets
 from engine.wire.codec import INTRODUCTION_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, MAX_HELLO_BYTES
@@ -228,6 +228,9 @@ def _load(certificate_path: Path, key_path: Path, secrets: Secrets) -> Identity:
     for path, other in ((certificate_path, key_path), (key_path, certificate_path)):
         if not path.exists():
             raise HostError(f"{path} is missing: put it back, or delete {other} too {_THEN_NEW}")
+    for path in (certificate_path, key_path):
+        if fault := file_fault(path, wanted="a part of this computer's identity"):
+            raise HostError(f"{path}: {fault}")
     _tighten(key_path)
     damaged = HostError(
         f"{certificate_path} or {key_path} is damaged, or they do not belong together: delete both {_THEN_NEW}"

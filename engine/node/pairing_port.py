@@ -201,22 +201,20 @@ class PairingPort:
         """As `join`, with the one computer that was found and shows a code; a moment is waited for it."""
         parse_code(code)
         until_s = time.monotonic() + _FIND_TIMEOUT_S
-        while not (showing := [found for found in self._found() if found.pairing_addresses]):
+        failures: dict[str, PeerUnreachable] = {}
+        while True:
+            showing = [found for found in self._found() if set(found.pairing_addresses) - set(failures)]
+            if len(showing) > 1:
+                names = ", ".join(f"{found.name} (--to {found.pairing_addresses[0]})" for found in showing)
+                raise InvalidRequest(f"{len(showing)} computers show a code: name one of {names}", param="to")
+            for address in showing[0].pairing_addresses if showing else ():
+                try:
+                    return await self.join(address, code, role)
+                except PeerUnreachable as error:  # what was announced may be old news
+                    failures[address] = error
             if time.monotonic() > until_s:
-                raise InvalidRequest(
-                    "no computer that shows a code was found: run `baton pair` there, or name its address, for example "
-                    "--to 192.168.1.20",
-                    param="to",
-                )
+                raise next(iter(failures.values()), _none_found())
             await asyncio.sleep(_LOOK_EVERY_S)
-        if len(showing) > 1:
-            names = ", ".join(f"{found.name} (--to {found.pairing_addresses[0]})" for found in showing)
-            raise InvalidRequest(f"{len(showing)} computers show a code: name one of {names}", param="to")
-        addresses = showing[0].pairing_addresses
-        for address in addresses[:-1]:
-            with contextlib.suppress(PeerUnreachable):
-                return await self.join(address, code, role)
-        return await self.join(addresses[-1], code, role)
 
     # the side that types
 
@@ -392,6 +390,14 @@ class PairingPort:
 
 def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
     listener.close()
+
+
+def _none_found() -> InvalidRequest:
+    return InvalidRequest(
+        "no computer that shows a code was found: run `baton pair` there, or name its address, for example "
+        "--to 192.168.1.20",
+        param="to",
+    )
 
 
 def _with_port(address: str) -> str:

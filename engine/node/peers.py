@@ -18,7 +18,7 @@ from cryptography import x509
 from msgspec import Meta
 
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerUntrusted
-from engine.files import write_whole
+from engine.files import NO_SUCH_FILE, file_fault, write_whole
 from engine.node.identity import fingerprint_of
 from engine.node.peer_messages import NodeId
 from engine.wire.messages import CertificateBytes, Name, Role
@@ -194,6 +194,9 @@ class PeerBook:
             listener()
 
     def _read(self) -> Sequence[Peer]:
+        fault = file_fault(self._path, wanted="the list of paired computers")
+        if fault and fault != NO_SUCH_FILE:
+            raise HostError(f"{self._path}: {fault}; move it away, and pair anew (baton pair)")
         try:
             with self._path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES)

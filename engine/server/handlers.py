@@ -13,20 +13,31 @@ from engine.errors import BatonError
 from engine.server.errors import Refused, error_response, unexpected
 from engine.server.json import decode_object
 
+# Of a body that is too long, so much more is read for the answer's sake.
+_MAX_DISCARDED_BYTES = 256 << 20
+
 
 async def body_of(request: Request, limit: int) -> bytes:
-    """The body, read no further than `limit` bytes. Raises Refused."""
-    too_large = Refused(
-        f"the body is larger than the {limit} bytes allowed", status=413, kind="invalid_request_error"
-    )
+    """The body, of which no more than `limit` bytes are kept. Raises Refused.
+
+    One that is too long is read on for a while: a client that is still sending would find the connection broken, and
+    never read why.
+    """
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise too_large
+    n_bytes = int(announced) if announced.isdecimal() else 0
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large
+    n_read = 0
+    if n_bytes <= limit + _MAX_DISCARDED_BYTES:
+        async for part in request.stream():
+            n_read += len(part)
+            if n_read <= limit:
+                body += part
+            elif n_read > limit + _MAX_DISCARDED_BYTES:
+                break
+    if max(n_bytes, n_read) > limit:
+        raise Refused(
+            f"the body is larger than the {limit} bytes allowed", status=413, kind="invalid_request_error"
+        )
     return bytes(body)
 
 

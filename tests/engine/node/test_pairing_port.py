@@ -254,6 +254,20 @@ def test_who_shows_a_code_is_found(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_old_news_of_a_code_do_not_hide_the_one_that_is_shown(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        offer = await here.port.offer()
+        old = found_at("old", "127.0.0.1:9", pairing_port=9)
+        showing = found_at("spark", "127.0.0.1:7119", pairing_port=offer.port)
+        there.found = [old]
+        joining = asyncio.create_task(there.port.join_found(offer.code))
+        await asyncio.sleep(0.1)
+        there.found = [old, showing]
+        assert (await joining).peer.name == "spark"
+
+    run(tmp_path, work)
+
+
 def test_who_shows_no_code_or_is_not_alone_has_to_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

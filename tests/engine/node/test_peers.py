@@ -142,7 +142,7 @@ def test_a_damaged_list_is_set_aside(
 
 def test_a_list_that_cannot_be_read_is_named(path: Path) -> None:
     path.mkdir(parents=True)
-    with pytest.raises(HostError, match=r"peers\.json cannot be read"):
+    with pytest.raises(HostError, match=r"peers\.json: this is a folder"):
         PeerBook(path)
 
 
@@ -193,3 +193,10 @@ def test_a_peer_is_found_by_what_a_person_knows(path: Path, identities: tuple[Id
     book.add(msgspec.structs.replace(two, name="spark"))
     with pytest.raises(InvalidRequest, match=two.node_id):
         book.named("spark")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="knows no pipes")
+def test_a_pipe_in_its_place_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "peers.json")
+    with pytest.raises(HostError, match=r"peers\.json: this is a pipe"):
+        PeerBook(tmp_path / "peers.json")

@@ -290,6 +290,13 @@ def test_a_body_over_the_limit_is_refused():
         assert s.call("POST", CHAT, content=parts()).status_code == 413
 
 
+def test_a_client_that_still_sends_reads_why_it_is_refused():
+    with stand(max_body_bytes=100) as s:
+        response = s.call("POST", CHAT, content=b"x" * (8 << 20))
+        assert response.status_code == 413
+        assert "larger than the 100 bytes allowed" in response.text
+
+
 def test_unknown_paths_and_methods_are_errors_in_the_same_shape():
     with stand() as s:
         assert s.call("GET", "/nowhere").status_code == 404
