@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import log_to, log_to_stderr, tell
-from engine.errors import UserError
+from engine.errors import HostError, UserError
 from engine.paths import node_log, own_command, updates_file
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ SETTINGS = [
 
 # From being told to end to the end of the engines and of what else is open; the rest is left to the system.
 _CLOSE_WITHIN_S = 2.6
+
+# How long `--stop` waits for that.
+_STOPS_WITHIN_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,9 +131,17 @@ def _say_ready(args: argparse.Namespace, ready: dict[str, Any]) -> None:
 
 def _stop(args: argparse.Namespace) -> int:
     from engine.node.client import NodeClient
+    from engine.node.presence import Place
 
+    place = Place()
     NodeClient.find().post("/stop")
-    tell(
-        json.dumps({"stopping": True}) if args.json else "The node ends, and its engines with it", sys.stdout
-    )
+    has_ended = place.wait_until_free(_STOPS_WITHIN_S)
+    if args.json:
+        tell(json.dumps({"stopped": has_ended}), sys.stdout)
+    elif has_ended:
+        tell("The node has ended, and its engines with it", sys.stdout)
+    else:
+        raise HostError(
+            f"the node was told to end, and still runs after {_STOPS_WITHIN_S:g} s: look at its log"
+        )
     return 0

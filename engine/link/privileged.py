@@ -197,7 +197,9 @@ def _perform(operation: Operation, run: Runner) -> None:
                 write_whole(operation.path, operation.content.encode(), synced=True)
                 operation.path.chmod(0o644)  # the system's services run as users of their own
             case Remove():
-                operation.path.unlink(missing_ok=True)
+                # asked first: a disk that cannot be written says so of files that are not there, too
+                if operation.path.exists():
+                    operation.path.unlink()
             case Set():
                 operation.path.write_text(" ".join(map(str, operation.values)), encoding="ascii")
     except OSError as error:

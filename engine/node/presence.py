@@ -19,6 +19,8 @@ from engine.paths import node_dir
 
 _NOTE = "node.json"
 
+_LOOK_EVERY_S = 0.05
+
 
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True):
     """Where the running node is: its control API's port and token, the endpoint's address, its process."""
@@ -72,6 +74,15 @@ class Place:
         with contextlib.suppress(OSError):
             self._note.unlink(missing_ok=True)
         self._lock.release()
+
+    def wait_until_free(self, timeout_s: float) -> bool:
+        """Wait for the end of the node that has the place; whether it came in time."""
+        try:
+            self._lock.acquire(timeout=timeout_s, poll_interval=_LOOK_EVERY_S)
+        except filelock.Timeout:
+            return False
+        self._lock.release()
+        return True
 
     def _who(self) -> str:
         with contextlib.suppress(OSError, msgspec.MsgspecError):

@@ -34,8 +34,8 @@ LONGEST_WAIT_S = 30.0
 RAN_WELL_S = 60.0
 
 # An engine's endpoint is looked at so often; one that says nothing so many times in a row hangs.
-_HEALTH_EVERY_S = 5.0
-_HEALTH_TIMEOUT_S = 5.0
+_HEALTH_EVERY_S = 2.0
+_HEALTH_TIMEOUT_S = 3.0
 _HEALTH_MISSES = 3
 
 # What an engine takes to put away what it has open; after that it is killed.
@@ -283,7 +283,7 @@ class EngineProcess:
                     n_missed = 0
                 except httpx.HTTPError:
                     n_missed += 1
-        self._hung = f"it had stopped answering for {_HEALTH_MISSES * _HEALTH_TIMEOUT_S:g} s, and was ended"
+        self._hung = f"it had stopped answering for {_HEALTH_MISSES * (_HEALTH_EVERY_S + _HEALTH_TIMEOUT_S):g} s, and was ended"
         process.kill()
 
     def _write(self, line: str) -> None:

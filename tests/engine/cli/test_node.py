@@ -172,9 +172,9 @@ def test_a_node_that_is_told_to_end_takes_its_engines_with_it(smollm2_path: Path
     with NodeProcess(tmp_path, "short", "--port", "0", "--node-port", "0", models=models) as node:
         node.ask(MODEL, "Hello")
         pid = engine(node)["pid"]
-        assert "The node ends" in node.baton("node", "--stop")
-        assert node.process is not None and node.process.wait(TIMEOUT_S) == 0
+        assert "The node has ended" in node.baton("node", "--stop")
         assert not psutil.pid_exists(pid)
+        assert node.process is not None and node.process.wait(TIMEOUT_S) == 0
         assert "no node runs on this computer" in node.baton("node", "--stop", expect=2)
 
 
