@@ -283,7 +283,8 @@ class EngineProcess:
                     n_missed = 0
                 except httpx.HTTPError:
                     n_missed += 1
-        self._hung = f"it had stopped answering for {_HEALTH_MISSES * (_HEALTH_EVERY_S + _HEALTH_TIMEOUT_S):g} s, and was ended"
+        silent_s = _HEALTH_MISSES * (_HEALTH_EVERY_S + _HEALTH_TIMEOUT_S)
+        self._hung = f"it had stopped answering for {silent_s:g} s, and was ended"
         process.kill()
 
     def _write(self, line: str) -> None:
