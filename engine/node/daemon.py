@@ -60,6 +60,7 @@ from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir,
 from engine.server.run import HttpServer, is_loopback
 from engine.server.settings import ServerSettings
 from engine.version import baton_version
+from engine.wire.messages import Role
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +198,8 @@ class Node:
         self._make_roles()
         self._offer()
         self.news.add("node", self._describe)
-        self.peers.on_change(self.links.look_again)
+        self._paired = {peer.node_id for peer in self.peers.all()}
+        self.peers.on_change(self._on_book)
 
     def _make_network(self) -> None:
         """Who is there, who may come in, and what the cable is good for."""
@@ -365,6 +367,15 @@ class Node:
 
     def _on_found(self) -> None:
         self._found_changed()
+        self.links.look_again()
+
+    def _on_book(self) -> None:
+        """Somebody was paired, or is not any more; a role that was asked for in the pairing is wished from now on."""
+        for peer in self.peers.all():
+            if peer.node_id not in self._paired and peer.role_wish is not None:
+                prefills = peer if peer.role_wish is Role.PREFILL else self.identity
+                self.wishes.say(prefills.node_id, self.links.all())
+        self._paired = {peer.node_id for peer in self.peers.all()}
         self.links.look_again()
 
     def _on_links(self) -> None:

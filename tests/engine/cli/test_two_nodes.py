@@ -85,7 +85,7 @@ def test_2_a_code_that_is_shown_is_seen_to_come_and_go(home: Home) -> None:
 
 
 def test_2_they_are_paired_by_a_code(home: Home) -> None:
-    offer = home.spark.popen("pair", "--json")
+    offer = home.spark.popen("pair", "--role", "prefill", "--json")
     assert offer.stdout is not None
     code = json.loads(offer.stdout.readline())["code"]
     home.studio.baton("pair", code)
@@ -111,9 +111,10 @@ def test_4_the_model_is_copied(home: Home, smollm2_path: Path) -> None:
 
 
 def test_5_they_agree_who_does_what(home: Home) -> None:
-    home.studio.baton("roles", "--prefill", "spark")
+    """As `--role prefill` had it in the pairing."""
     for node in home.both:
         node.until(lambda state: roles_of(home, state) == (home.spark, home.studio))
+        assert "spark prefills and studio decodes, as was wished" in node.baton("roles")
 
 
 def test_6_a_chat_is_answered_with_a_remote_prefill_at_either_endpoint(home: Home) -> None:
