@@ -17,6 +17,8 @@ EXAMPLE = """\
   baton status --port 8080 --json
 """
 
+_RENEW = "run `baton pair renew` on the copy, and pair it anew"
+
 # An endpoint on this computer that does not answer within this is not well.
 _TIMEOUT_S = 2.0
 
@@ -116,6 +118,10 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
         print(f"{peer['name']:<{width}}  {_peer_line(peer)}")
         if peer["node"] is not None:
             _print_node(peer["node"], width)
+        if peer["twin"]:
+            print(
+                f"{'':<{width}}  another computer, at {peer['twin']}, has the same identity: one was copied; {_RENEW}"
+            )
         if peer["ceiling"]:
             print(f"{'':<{width}}  cable: {_ceiling_line(peer['ceiling'])}")
     if not cluster["peers"]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,11 +108,17 @@ class PeerLink:
         self._waiting: dict[int, _Waiting] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._last_number = 0
+        self._heard_at_s = time.monotonic()
         self._end: BatonError | None = None
 
     @property
     def is_open(self) -> bool:
         return self._end is None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the other end said something lately, and does not only count as there until its time is up."""
+        return self.is_open and time.monotonic() - self._heard_at_s < 2 * BEAT_EVERY_S
 
     async def call(self, method: str, params: Any = None, *, timeout_s: float = _CALL_TIMEOUT_S) -> Any:
         """What the other end answers, as plain data. Raises PeerRefused with its sentence, or PeerLost."""
@@ -147,6 +154,7 @@ class PeerLink:
                     data = await self._reader.read(_READ_BYTES)
                 if not data:
                     raise PeerLost(f"{self.peer.name} closed the connection")
+                self._heard_at_s = time.monotonic()
                 self._frames.feed(data)
         except TimeoutError as error:
             self._finish(PeerLost(f"nothing was heard of {self.peer.name} for {SILENCE_S:g} s"))

@@ -40,20 +40,25 @@ _BACKLOG = 64
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 
+# A copy of a peer calls again and again; that it did is shown for so long.
+_TWIN_SHOWN_S = 60.0
+
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 3.0
 
 
 @dataclass(kw_only=True)
 class _Known:
-    """What is going on with one peer. `note` is why there is no link, `found` where it may be, as far as
-    that was told, and `tried` what a link was last moved for.
+    """What is going on with one peer. `note` is why there is no link; `twin` is where another computer with its identity
+    has called from; `found` is where it may be, as far as that was told, and `tried` what a link was last moved for.
     """
 
     link: PeerLink | None = None
     dialler: asyncio.Task[None] | None = None
     kicked: asyncio.Event = field(default_factory=asyncio.Event)
     note: str = "it has not been found yet"
+    twin: str = ""
+    twin_at_s: float = 0.0
     found: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     since_s: float = field(default_factory=time.time)
@@ -156,6 +161,7 @@ class PeerLinks:
             "local_address": link.local_host if link is not None else None,
             "baton": link.hello.baton if link is not None else None,
             "note": "" if link is not None else known.note,
+            "twin": known.twin if time.monotonic() - known.twin_at_s < _TWIN_SHOWN_S else "",
             "since": known.since_s,
         }
 
@@ -315,6 +321,19 @@ class PeerLinks:
         known, now = self._known.get(peer.node_id), self._book.get(peer.node_id)
         if known is None or now is None or now.certificate_der != peer.certificate_der:
             await link.close("the other computer has unpaired this one")
+            return
+        if (
+            known.link is not None
+            and link.hello.instance != known.link.hello.instance
+            and known.link.is_heard
+        ):
+            # One that was started anew has lost its old link, or will have in a moment, and calls again.
+            known.twin, known.twin_at_s = link.remote_host, time.monotonic()
+            await link.close(
+                "another computer with the same identity is connected: if one of the two was copied from the other, "
+                "end its node, run `baton pair renew` there, and pair it anew"
+            )
+            self._on_change()
             return
         if known.link is not None and not self._is_better(link, known.link):
             await link.close("there is another link already")

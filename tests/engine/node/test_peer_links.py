@@ -337,3 +337,23 @@ def test_a_peer_that_talks_nonsense_is_cut_and_nothing_else(tmp_path: Path, garb
             await right.links.close()
 
     run(work())
+
+
+def test_a_copy_of_a_peer_does_not_take_its_place(tmp_path: Path) -> None:
+    """Two computers with one identity: the one that is there stays, the other is told what it is."""
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            copy = new_end(tmp_path, "left", instance="c" * 32)
+            await copy.links.start()
+            copy.book.add(peer_of(right, "right", f"127.0.0.1:{right.port}"))
+            link = right.link
+            copy.links.look_again()
+            try:
+                await copy.until(lambda: "baton pair renew" in note_of(copy))
+                assert right.link is link and left.link is not None and left.link.is_open
+                assert [peer["twin"] for peer in right.links.snapshot()] == ["127.0.0.1"]
+            finally:
+                await copy.links.close()
+
+    run(work())
