@@ -160,14 +160,18 @@ class _Service:
             target = msgspec.structs.replace(target, trust=self._args.trust or "")
         return target
 
-    def _follow_targets(self, engine: DecodeEngine) -> None:
-        """Take what standard input says of the worker while the engine runs."""
+    def _follow_targets(self, engine: DecodeEngine) -> bool:
+        """Take what standard input says of the worker while the engine runs; whether it said anything."""
+        has_said = False
         with contextlib.suppress(queue.Empty):
             while True:
+                line = self._from_stdin.get_nowait()
+                has_said = True
                 try:
-                    engine.retarget(self._target_of(self._from_stdin.get_nowait()))
+                    engine.retarget(self._target_of(line))
                 except InvalidRequest as error:
                     log.warning("%s", error)
+        return has_said
 
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
@@ -205,7 +209,8 @@ class _Service:
         news = LinkWatch(Repeats(SAY_AGAIN_S), known=NOT_YET)
         listen_port = engine.listen_port
         while not self._closing.wait(_WATCH_EVERY_S):
-            self._follow_targets(engine)
+            if self._follow_targets(engine):
+                listen_port = None  # a new one is told even if it has the same number
             if self._args.json and engine.client.listen_port not in (None, listen_port):
                 listen_port = engine.client.listen_port
                 _print_event(listen_port=listen_port)

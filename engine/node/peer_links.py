@@ -40,6 +40,9 @@ _BACKLOG = 64
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 
+# A link that ends sooner is no reason to call again at once.
+_LASTS_S = 5.0
+
 # A copy of a peer calls again and again; that it did is shown for so long.
 _TWIN_SHOWN_S = 60.0
 
@@ -49,8 +52,10 @@ _CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(kw_only=True)
 class _Known:
-    """What is going on with one peer. `note` is why there is no link; `twin` is where another computer with its identity
-    has called from; `found` is where it may be, as far as that was told, and `tried` what a link was last moved for.
+    """What is going on with one peer. `note` is why there is no link.
+
+    `twin` is where another computer with its identity has called from; `found` is where it may be, as far as that was
+    told, and `tried` what a link was last moved for.
     """
 
     link: PeerLink | None = None
@@ -62,6 +67,12 @@ class _Known:
     found: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     since_s: float = field(default_factory=time.time)
+    lasted_s: float = 0.0
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether there is a link, or the last one ended after a while."""
+        return self.link is not None or self.lasted_s > _LASTS_S
 
 
 class PeerLinks:
@@ -188,10 +199,12 @@ class PeerLinks:
             if known.link is None:
                 await self._dial_all(node_id, known)
             if known.link is not None:
-                wait_s = _FIRST_WAIT_S
                 await self._move_to_better(known, known.link)
                 await known.kicked.wait()
-                continue
+                if known.is_steady:
+                    wait_s = _FIRST_WAIT_S
+                    continue
+                known.kicked.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s * random.uniform(0.8, 1.2)):
                     await known.kicked.wait()
@@ -352,6 +365,7 @@ class PeerLinks:
 
     async def _run(self, link: PeerLink, known: _Known) -> None:
         log.info("%s is connected, at %s", link.peer.name, link.remote_host)
+        began_s = time.monotonic()
         running = asyncio.create_task(link.run())
         self._on_change()
         greeting = asyncio.create_task(self._on_link(link))
@@ -360,7 +374,7 @@ class PeerLinks:
         except BatonError as error:
             log.info("%s is away: %s", link.peer.name, error)
             if known.link is link:
-                known.link = None
+                known.link, known.lasted_s = None, time.monotonic() - began_s
                 self._note(known, str(error))
                 known.kicked.set()
                 self._on_change()

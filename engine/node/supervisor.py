@@ -134,7 +134,7 @@ class EngineProcess:
         """Returns at once; `until_settled` waits."""
         if self._keeper is None or self._keeper.done():
             self._stopping = False
-            self._set(State.STARTING)
+            self._begin()
             self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
 
     async def until_settled(self, timeout_s: float) -> bool:
@@ -191,7 +191,6 @@ class EngineProcess:
     async def _keep(self) -> None:
         wait_s = FIRST_WAIT_S
         while True:
-            self._set(State.STARTING)
             outcome = await self._run_once()
             self.outcomes.append(outcome)
             if self._stopping:
@@ -205,11 +204,15 @@ class EngineProcess:
             self._set(State.WAITING)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            self._begin()
+
+    def _begin(self) -> None:
+        self.n_starts += 1
+        self._set(State.STARTING)
 
     async def _run_once(self) -> Outcome:
         began_s = time.monotonic()
         self.ready, self._hung = {}, ""
-        self.n_starts += 1
         try:
             process = await asyncio.create_subprocess_exec(
                 *own_command(),
