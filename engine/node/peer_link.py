@@ -17,9 +17,12 @@ from typing import Any
 import msgspec
 
 from engine.errors import BatonError, PeerLost, PeerRefused, ProtocolError
+from engine.log_lines import one_line
 from engine.node.peer_messages import (
     MAX_MESSAGE_BYTES,
+    MAX_OPEN_BYTES,
     MAX_OPEN_CALLS,
+    MAX_UNREAD_BYTES,
     MAX_WAITING_BYTES,
     NODE_MESSAGES,
     Answer,
@@ -106,6 +109,8 @@ class PeerLink:
         self._offers = offers
         self._waiting: dict[int, _Waiting] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
+        self._n_asked_bytes = 0  # of the calls that are being answered
+        self._sending = asyncio.Lock()
         self._last_number = 0
         self._end: BatonError | None = None
 
@@ -147,7 +152,8 @@ class PeerLink:
                     data = await self._reader.read(_READ_BYTES)
                 if not data:
                     raise PeerLost(f"{self.peer.name} closed the connection")
-                self._frames.feed(data)
+                if self.is_open:
+                    self._frames.feed(data)
         except TimeoutError as error:
             self._finish(PeerLost(f"nothing was heard of {self.peer.name} for {SILENCE_S:g} s"))
             raise self.reason from error
@@ -174,10 +180,13 @@ class PeerLink:
         if not self.is_open:
             return
         self._write(Goodbye(message=why[:MAX_TEXT_CHARS]))
+        # At once: who has just been unpaired is answered nothing more while he is told so.
+        self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
+        for task in self._answering.values():
+            task.cancel()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._writer.drain()
-        self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
         self._writer.close()
 
     # calls of ours
@@ -219,7 +228,7 @@ class PeerLink:
     # the other end's
 
     async def _take_what_is_there(self) -> None:
-        while (body := self._frames.next_body()) is not None:
+        while self.is_open and (body := self._frames.next_body()) is not None:
             await self._take(decode_message(body, NODE_MESSAGES))
 
     async def _take(self, message: NodeMessages) -> None:
@@ -234,12 +243,12 @@ class PeerLink:
             case Part() | Answer():
                 self._hand_over(message.number, message)
             case Failed():
-                self._hand_over(message.number, PeerRefused(message.message))
+                self._hand_over(message.number, PeerRefused(one_line(message.message)))
             case Tell():
                 if (listener := self._offers.news.get(message.method)) is not None:
                     listener(self, _plain(message.params))
             case Goodbye():
-                raise PeerLost(message.message)
+                raise PeerLost(one_line(message.message))
             case NodeHello():
                 raise ProtocolError(f"{self.peer.name} greeted twice")
 
@@ -247,6 +256,9 @@ class PeerLink:
         number = call.number
         if number in self._answering or len(self._answering) >= MAX_OPEN_CALLS:
             raise ProtocolError(f"{self.peer.name} has too many calls open")
+        n_bytes = memoryview(call.params).nbytes
+        if self._n_asked_bytes + n_bytes > MAX_OPEN_BYTES:
+            raise ProtocolError(f"{self.peer.name} asks for too much at once")
         handler, streamer = self._offers.calls.get(call.method), self._offers.streams.get(call.method)
         if handler is not None:
             work = self._answer(number, handler(self, _plain(call.params)))
@@ -257,9 +269,15 @@ class PeerLink:
                 Failed(number=number, message=f"this version of Baton does not know {call.method}: update it")
             )
             return
+
+        def answered(_: asyncio.Task[None]) -> None:
+            del self._answering[number]
+            self._n_asked_bytes -= n_bytes
+
         task = asyncio.create_task(self._guarded(number, work), name=f"peer {call.method}")
         self._answering[number] = task
-        task.add_done_callback(lambda _: self._answering.pop(number, None))
+        self._n_asked_bytes += n_bytes
+        task.add_done_callback(answered)
 
     async def _guarded(self, number: int, work: Awaitable[None]) -> None:
         try:
@@ -291,17 +309,25 @@ class PeerLink:
             await asyncio.sleep(BEAT_EVERY_S)
 
     def _write(self, message: NodeMessage) -> None:
-        if self.is_open:
-            self._writer.write(encode_frame(message))
+        if not self.is_open:
+            return
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._finish(PeerLost(f"{self.peer.name} reads nothing of what it is sent"))
+            self._writer.transport.abort()
+            return
+        self._writer.write(encode_frame(message))
 
     async def _send(self, message: NodeMessage) -> None:
-        if self._end is not None:
-            raise self._end
-        self._writer.write(encode_frame(message))
-        try:
-            await self._writer.drain()
-        except OSError as error:
-            raise PeerLost(f"the connection with {self.peer.name} broke") from error
+        """One after the other, each when the one before has left, so that no more than one waits in memory."""
+        frame = encode_frame(message)
+        async with self._sending:
+            try:
+                await self._writer.drain()
+            except OSError as error:
+                raise PeerLost(f"the connection with {self.peer.name} broke") from error
+            if self._end is not None:
+                raise self._end
+            self._writer.write(frame)
 
     def _finish(self, why: BatonError) -> None:
         if self._end is not None:
