@@ -137,7 +137,8 @@ class Workers:
                 f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
                 f"`baton models send {asked.model}`"
             )
-        if not link.is_open:  # to look for a model takes minutes at times, and it may have been unpaired meanwhile
+        # To look for a model takes minutes at times, in which the other computer may have been unpaired.
+        if not link.is_open:
             raise link.reason
         worker = self._workers[key] = self._new(link, asked, path)
         worker.process.start()
