@@ -80,7 +80,7 @@ class Ask:
     @property
     def headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
-        if self.last_event_id is not None and _is_header(self.last_event_id):
+        if self.last_event_id is not None and _is_plain(self.last_event_id):
             headers["Last-Event-ID"] = self.last_event_id
         return headers
 
@@ -320,7 +320,7 @@ class _PeerAnswer:
         self.headers = [
             (name, value)
             for name, value in found.headers.items()
-            if name in _PEER_HEADERS and _is_header(value)
+            if name in _PEER_HEADERS and _is_plain(value)
         ]
         self._parts = parts
 
@@ -382,12 +382,13 @@ def _checked(params: Any) -> Ask:
     ask = msgspec.convert(params, Ask)
     path = ask.path.partition("?")[0]
     is_known = path in (*_MODEL_PATHS, *_ENGINE_PATHS) or path.startswith("/requests/")
-    if not (is_known and ask.path.isascii() and ask.path.isprintable()) or ask.method not in ("GET", "HEAD", "POST"):
+    is_known = is_known and _is_plain(ask.path)
+    if not is_known or ask.method not in ("GET", "HEAD", "POST"):
         raise InvalidRequest(f"there is no {path[:100]} here")
     return ask
 
 
-def _is_header(value: str) -> bool:
+def _is_plain(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -260,10 +261,11 @@ class PeerLink:
         if self._n_asked_bytes + n_bytes > MAX_OPEN_BYTES:
             raise ProtocolError(f"{self.peer.name} asks for too much at once")
         handler, streamer = self._offers.calls.get(call.method), self._offers.streams.get(call.method)
+        work: Callable[[], Awaitable[None]]
         if handler is not None:
-            work = self._answer(number, handler(self, _plain(call.params)))
+            work = functools.partial(self._answer, number, handler, _plain(call.params))
         elif streamer is not None:
-            work = self._answer_in_parts(number, streamer(self, _plain(call.params)))
+            work = functools.partial(self._answer_in_parts, number, streamer, _plain(call.params))
         else:
             self._write(
                 Failed(number=number, message=f"this version of Baton does not know {call.method}: update it")
@@ -279,9 +281,9 @@ class PeerLink:
         self._n_asked_bytes += n_bytes
         task.add_done_callback(answered)
 
-    async def _guarded(self, number: int, work: Awaitable[None]) -> None:
+    async def _guarded(self, number: int, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except BatonError as error:
             self._write(Failed(number=number, message=str(error)[:MAX_TEXT_CHARS]))
         except msgspec.ValidationError as error:
@@ -292,12 +294,12 @@ class PeerLink:
             log.exception("a mistake while answering %s", self.peer.name)
             self._write(Failed(number=number, message="Baton made a mistake there: its log has the details"))
 
-    async def _answer(self, number: int, work: Awaitable[Any]) -> None:
-        value = await work
+    async def _answer(self, number: int, handler: Handler, params: Any) -> None:
+        value = await handler(self, params)
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(value))))
 
-    async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
-        async for value in parts:
+    async def _answer_in_parts(self, number: int, streamer: StreamHandler, params: Any) -> None:
+        async for value in streamer(self, params):
             await self._send(Part(number=number, value=msgspec.Raw(_encoder.encode(value))))
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(None))))
 

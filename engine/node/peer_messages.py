@@ -33,7 +33,7 @@ MAX_OPEN_BYTES = 4 * MAX_MESSAGE_BYTES
 # Parts that wait for whoever reads them, of one call.
 MAX_WAITING_BYTES = 64 << 20
 
-# What an end that does not read may leave in the other's memory: a message that is waited for, and small ones beside it.
+# What an end that does not read leaves in the other's memory: one message that is waited for, and small ones beside it.
 MAX_UNREAD_BYTES = MAX_MESSAGE_BYTES + (4 << 20)
 
 Method = Annotated[str, Meta(min_length=1, max_length=64)]

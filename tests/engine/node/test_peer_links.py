@@ -9,13 +9,23 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.errors import InvalidRequest, PeerLost, PeerRefused
+from engine.node import peer_link
 from engine.node.identity import MUTUAL_NAME, peers_context
 from engine.node.peer_link import PeerLink, encode_frame
 from engine.node.peer_links import split_node_address
-from engine.node.peer_messages import NODE_PROTOCOL, Beat
+from engine.node.peer_messages import (
+    NODE_PROTOCOL,
+    NODE_PROTOCOL_MAJOR,
+    NODE_PROTOCOL_MINOR,
+    Beat,
+    Call,
+    NodeHello,
+    NodeMessage,
+)
 from engine.wire.limits import MAX_UNAUTHENTICATED
 from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, two_ends
 
@@ -335,5 +345,138 @@ def test_a_peer_that_talks_nonsense_is_cut_and_nothing_else(tmp_path: Path, garb
         finally:
             writer.close()
             await right.links.close()
+
+    run(work())
+
+
+@contextlib.asynccontextmanager
+async def a_peer_that_reads_nothing(folder: Path) -> AsyncIterator[tuple[asyncio.StreamWriter, End]]:
+    """It is paired and says hello, and then is only heard."""
+    left, right = new_end(folder, "left"), new_end(folder, "right")
+    right.port = await right.links.start()
+    right.book.add(peer_of(left, "left"))
+    right.links.look_again()
+    context = peers_context(
+        left.identity, [peer_of(right, "right")], server_side=False, protocols=(NODE_PROTOCOL,)
+    )
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", right.port, ssl=context, server_hostname=MUTUAL_NAME
+    )
+    hello = NodeHello(
+        protocol_major=NODE_PROTOCOL_MAJOR,
+        protocol_minor=NODE_PROTOCOL_MINOR,
+        baton="0.0.test",
+        node_id=left.identity.node_id,
+        instance=left.identity.node_id,
+        name="left",
+    )
+    try:
+        writer.write(encode_frame(hello))
+        await right.until(lambda: right.link is not None)
+        yield writer, right
+    finally:
+        writer.transport.abort()
+        await right.links.close()
+
+
+def call_of(number: int, method: str) -> NodeMessage:
+    return Call(number=number, method=method, params=msgspec.Raw(b"\xc0"))
+
+
+def test_who_asks_and_never_reads_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_link, "MAX_UNREAD_BYTES", 1 << 16)
+
+    async def work() -> None:
+        async with a_peer_that_reads_nothing(tmp_path) as (writer, right):
+            link = right.link
+            assert link is not None
+            asked = encode_frame(call_of(1, "x" * 64)) * 1000
+            with contextlib.suppress(OSError):
+                while link.is_open:
+                    writer.write(asked)
+                    await writer.drain()
+            assert "reads nothing" in str(link.reason)
+
+    run(work())
+
+
+def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
+    n_answered = 0
+
+    async def much(link: PeerLink, params: Any) -> Any:
+        nonlocal n_answered
+        n_answered += 1
+        return bytes(1 << 20)
+
+    async def work() -> None:
+        async with a_peer_that_reads_nothing(tmp_path) as (writer, right):
+            right.offers.calls["much"] = much
+            for number in range(100):
+                writer.write(encode_frame(call_of(number, "much")))
+            await writer.drain()
+            while n_answered < 100:
+                await asyncio.sleep(0)
+            assert right.link is not None
+            assert right.link._writer.transport.get_write_buffer_size() < 4 << 20
+
+    run(work())
+
+
+def test_who_asks_for_too_much_at_once_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_link, "MAX_OPEN_BYTES", 1000)
+
+    async def hang(link: PeerLink, params: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls.update(hang=hang, echo=echo)
+            assert left.link
+            for _ in range(4):
+                assert await left.link.call("echo", bytes(600)) == ["left", bytes(600)]
+            first = asyncio.create_task(left.link.call("hang", bytes(600)))
+            with pytest.raises(PeerLost):
+                await left.link.call("echo", bytes(600))
+            with pytest.raises(PeerLost):
+                await first
+
+    run(work())
+
+
+def test_who_is_being_told_goodbye_is_answered_no_more(tmp_path: Path) -> None:
+    heard = []
+    never = asyncio.Event()
+
+    async def hear(link: PeerLink, params: Any) -> Any:
+        heard.append(params)
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["hear"] = hear
+            assert left.link and right.link
+            left.link._writer.transport.pause_reading()
+            right.link._writer.drain = never.wait  # type: ignore[method-assign]
+            closing = asyncio.create_task(right.link.close("the other computer has unpaired this one"))
+            call = asyncio.create_task(left.link.call("hear", 1))
+            await closing
+            left.link._writer.transport.resume_reading()
+            with pytest.raises(PeerLost, match="unpaired"):
+                await call
+            assert heard == []
+
+    run(work())
+
+
+def test_a_sentence_from_elsewhere_is_one_line_of_plain_text(tmp_path: Path) -> None:
+    async def refuse(link: PeerLink, params: Any) -> Any:
+        raise InvalidRequest("no\x1b[2J\nnode: all is well")
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["refuse"] = refuse
+            assert left.link
+            with pytest.raises(PeerRefused) as refused:
+                await left.link.call("refuse")
+            assert str(refused.value).isprintable()
 
     run(work())
