@@ -43,6 +43,10 @@ _LONGEST_WAIT_S = 15.0
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 3.0
 
+# Addresses that were found for one peer, of which so many are tried in a round: a computer has no more than the first.
+_MAX_FIRST = 8
+_MAX_FOUND = 32
+
 
 @dataclass(kw_only=True)
 class _Known:
@@ -224,7 +228,9 @@ class PeerLinks:
         self._note(known, notes[0] if notes else "it has not been found yet, and no address of it is known")
 
     def _where(self, peer: Peer) -> Iterable[str]:
-        return dict.fromkeys([*self._addresses(peer.node_id), *peer.addresses])
+        """The best of what was found, where it was met before, and the rest: anybody can say that he is this peer."""
+        found = list(self._addresses(peer.node_id))
+        return dict.fromkeys([*found[:_MAX_FIRST], *peer.addresses, *found[_MAX_FIRST:_MAX_FOUND]])
 
     async def _dial(self, peer: Peer, address: str) -> None:
         host, port = split_node_address(address)

@@ -259,6 +259,13 @@ def test_addresses(text: str, host: str, port: int) -> None:
     assert split_node_address(text) == (host, port)
 
 
+def test_who_announces_himself_everywhere_under_a_peer_s_id_does_not_hide_it(tmp_path: Path) -> None:
+    flood = [f"10.0.0.1:{port}" for port in range(1000, 3000)]
+    end = new_end(tmp_path, "left", addresses=lambda node_id: flood)
+    where = list(end.links._where(peer_of(new_end(tmp_path, "right"), "right", "10.0.0.2:7119")))
+    assert where[0] == flood[0] and where.index("10.0.0.2:7119") < 10 and len(where) < 40
+
+
 def note_of(end: End) -> str:
     notes = [peer["note"] for peer in end.links.snapshot()]
     return notes[0] if notes else ""
