@@ -12,6 +12,7 @@ import random
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,8 +96,8 @@ class PeerLinks:
         self._known: dict[str, _Known] = {}
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        # Callers that are not known yet, the oldest first.
-        self._strangers: dict[asyncio.Task[None], None] = {}
+        # Callers that are not known yet, the oldest first, and from where they call.
+        self._strangers: dict[asyncio.Task[None], str] = {}
 
     async def start(self) -> int:
         """Listen, and call whom there is to call; the port on which this one listens. Raises HostError."""
@@ -264,7 +265,7 @@ class PeerLinks:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
                 log.warning("a call was not taken: %s", error.strerror or error)
                 await asyncio.sleep(_FIRST_WAIT_S)
@@ -272,11 +273,9 @@ class PeerLinks:
             if not self._book.all():
                 connection.close()
                 continue
-            # Whoever holds calls open and says nothing does not keep a peer out.
-            if len(self._strangers) >= MAX_UNAUTHENTICATED:
-                next(iter(self._strangers)).cancel()
+            make_room(self._strangers, MAX_UNAUTHENTICATED)
             stranger = self._spawn(self._let_in(connection))
-            self._strangers[stranger] = None
+            self._strangers[stranger] = address[0]
             stranger.add_done_callback(lambda task: self._strangers.pop(task, None))
 
     async def _let_in(self, connection: socket.socket) -> None:
@@ -370,6 +369,16 @@ def _check(hello: NodeHello, peer: Peer) -> None:
         )
     if hello.node_id != peer.node_id:
         raise ProtocolError(f"the computer that was paired as {peer.name} gives another id")
+
+
+def make_room(callers: dict[asyncio.Task[None], str], most: int) -> None:
+    """For one more caller: the oldest of the host that has most goes, so that who holds calls open keeps no other out."""
+    if len(callers) >= most:
+        counts = Counter(callers.values())
+        crowd = max(counts, key=counts.__getitem__)
+        oldest = next(task for task, host in callers.items() if host == crowd)
+        del callers[oldest]
+        oldest.cancel()
 
 
 def split_node_address(address: str) -> tuple[str, int]:

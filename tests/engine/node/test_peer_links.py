@@ -16,7 +16,7 @@ from engine.errors import InvalidRequest, PeerLost, PeerRefused
 from engine.node import peer_link
 from engine.node.identity import MUTUAL_NAME, peers_context
 from engine.node.peer_link import PeerLink, encode_frame
-from engine.node.peer_links import split_node_address
+from engine.node.peer_links import make_room, split_node_address
 from engine.node.peer_messages import (
     NODE_PROTOCOL,
     NODE_PROTOCOL_MAJOR,
@@ -322,6 +322,24 @@ def test_calls_held_open_by_strangers_do_not_keep_a_peer_out(tmp_path: Path) -> 
                 writer.close()
             await left.links.close()
             await right.links.close()
+
+    run(work())
+
+
+def test_who_calls_most_gives_way_first(tmp_path: Path) -> None:
+    async def work() -> None:
+        calls = ["peer", "stranger", "stranger", "another"]
+        callers = {asyncio.create_task(asyncio.sleep(TIMEOUT_S)): host for host in calls}
+        tasks = list(callers)
+        make_room(callers, 5)
+        assert list(callers) == tasks
+        make_room(callers, 4)
+        assert list(callers.values()) == ["peer", "stranger", "another"]
+        make_room(callers, 3)
+        assert list(callers.values()) == ["stranger", "another"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     run(work())
 
