@@ -48,6 +48,12 @@ class StartPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dial: Annotated[int, Meta(ge=1, le=65535)] | None = None
 
 
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the worker waits to be called."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
 class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: Digest
 

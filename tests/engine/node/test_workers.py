@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import PeerLost
+from engine.errors import PeerLost, ProtocolError
 from engine.node import workers as module
+from engine.node.cluster import _started
 from engine.node.identity import TrustStore
 from engine.node.supervisor import State
 from engine.node.workers import Workers
@@ -102,3 +103,9 @@ def test_who_is_unpaired_while_the_model_is_looked_for_gets_none(
         assert started == [] and not (tmp_path / "trust").exists()
 
     run(tmp_path, work)
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"port": None}, {"port": 1 << 20}, [7118]])
+def test_an_answer_that_names_no_port_is_tried_again(answer: Any) -> None:
+    with pytest.raises(ProtocolError, match="does not say where"):
+        _started(answer)
