@@ -372,7 +372,7 @@ def _check(hello: NodeHello, peer: Peer) -> None:
 
 
 def make_room(callers: dict[asyncio.Task[None], str], most: int) -> None:
-    """For one more caller: the oldest of the host that has most goes, so that who holds calls open keeps no other out."""
+    """For one more caller: the oldest of the host that has most goes. Who holds calls open keeps no other out."""
     if len(callers) >= most:
         counts = Counter(callers.values())
         crowd = max(counts, key=counts.__getitem__)
