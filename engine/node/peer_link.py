@@ -13,14 +13,16 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from engine.errors import BatonError, PeerLost, PeerRefused, ProtocolError
 from engine.log_lines import one_line
 from engine.node.peer_messages import (
     MAX_MESSAGE_BYTES,
+    MAX_NESTED_BYTES,
     MAX_OPEN_BYTES,
     MAX_OPEN_CALLS,
     MAX_UNREAD_BYTES,
@@ -62,6 +64,11 @@ StreamHandler = Callable[["PeerLink", Any], AsyncIterator[Any]]
 TellHandler = Callable[["PeerLink", Any], None]
 
 _encoder = msgspec.msgpack.Encoder()
+_MAX_FIELDS = 16
+_fields = msgspec.msgpack.Decoder(Annotated[dict[str, msgspec.Raw], Meta(max_length=_MAX_FIELDS)])
+
+# How bytes and text of any length begin in MessagePack.
+_TEXT = frozenset((*range(0xA0, 0xC0), 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,10 +379,23 @@ async def exchange_hellos(
 
 
 def _plain(raw: msgspec.Raw) -> Any:
+    """What a message carries; a large one only bytes or text, or an object of few fields of which these are large."""
     try:
-        return msgspec.msgpack.decode(raw)
+        if memoryview(raw).nbytes <= MAX_NESTED_BYTES or _is_text(raw):
+            return msgspec.msgpack.decode(raw)
+        fields = _fields.decode(raw)
+        if any(
+            memoryview(value).nbytes > MAX_NESTED_BYTES // _MAX_FIELDS and not _is_text(value)
+            for value in fields.values()
+        ):
+            raise ProtocolError("a message that holds more than one may")
+        return {name: msgspec.msgpack.decode(value) for name, value in fields.items()}
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError(f"a message that is not valid: {error}") from error
+
+
+def _is_text(raw: msgspec.Raw) -> bool:
+    return memoryview(raw)[0] in _TEXT
 
 
 def host_text(place: tuple[Any, ...] | None) -> str:

@@ -24,6 +24,9 @@ NODE_PROTOCOL = "baton-node/1"
 # A request to the endpoint may be passed on whole (32 MiB), with room for what goes with it.
 MAX_MESSAGE_BYTES = 34 << 20
 
+# Of a message that may hold whatever its method takes: an empty object takes one byte here, and 72 in memory.
+MAX_NESTED_BYTES = 2 << 20
+
 # Calls that one end may have open at the other.
 MAX_OPEN_CALLS = 256
 

@@ -468,6 +468,30 @@ def test_who_asks_for_too_much_at_once_is_cut(tmp_path: Path, monkeypatch: pytes
     run(work())
 
 
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_a_large_message_is_flat(tmp_path: Path, is_bare: bool) -> None:
+    """Thirty million empty objects would take two gigabytes here."""
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["echo"] = echo
+            assert left.link
+            body = bytes(peer_link.MAX_NESTED_BYTES)
+            ask = {"body": body, "path": "/x", "n": 1, "model": None}
+            right.offers.calls["back"] = back
+            assert await left.link.call("back", body) == body
+            assert await left.link.call("back", ask) == ask
+            many = msgspec.Raw(b"\xdd" + len(body).to_bytes(4, "big") + b"\x80" * len(body))
+            with pytest.raises(PeerLost):
+                await left.link.call("echo", many if is_bare else {"body": many})
+
+    run(work())
+
+
+async def back(link: PeerLink, params: Any) -> Any:
+    return params
+
+
 def test_who_is_being_told_goodbye_is_answered_no_more(tmp_path: Path) -> None:
     heard = []
     never = asyncio.Event()
