@@ -80,11 +80,12 @@ def own_command() -> list[str]:
     """The words that start Baton's command line in a new process; a sub-command and its flags follow them.
 
     In a bundle `sys.executable` is the app itself, which reads the sub-command before anything else; elsewhere it is
-    a Python interpreter that has to be told what to run.
+    a Python interpreter that has to be told what to run, and that no file of the folder where it is started is a module
+    of ours or of Python's (-P).
     """
     if is_bundled():
         return [sys.executable]
-    return [sys.executable, "-m", "engine"]
+    return [sys.executable, "-P", "-m", "engine"]
 
 
 def is_bundled() -> bool:

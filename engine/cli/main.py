@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.cli.lifetime import unwinding_on_signals
+from engine.cli.terminal import harmless_output
 from engine.errors import BatonError, UserError
 from engine.version import baton_version
 from engine.waiting import limit_spinning
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     limit_spinning()
     try:
-        with unwinding_on_signals():
+        with unwinding_on_signals(), harmless_output():
             return _answered(words)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

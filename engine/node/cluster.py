@@ -14,14 +14,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import BatonError, PeerLost
+import msgspec
+
+from engine.errors import BatonError, PeerLost, ProtocolError
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.identity import TrustStore
 from engine.node.peer_link import PeerLink
 from engine.node.supervisor import State
-from engine.node.workers import START, STOP
+from engine.node.workers import START, STOP, Started
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +171,8 @@ class Cluster:
         }
         self._note(join, f"{link.peer.name} is loading it")
         if link.is_dialled:
-            started = await link.call(START, asked, timeout_s=_START_TIMEOUT_S)
-            address = Address(host=link.remote_host, port=int(started["port"]))
+            started = _started(await link.call(START, asked, timeout_s=_START_TIMEOUT_S))
+            address = Address(host=link.remote_host, port=started.port)
             engine.retarget(Target(dial=str(address), trust=link.peer.fingerprint))
         else:
             port = await self._have_listen(engine, link)
@@ -195,6 +197,14 @@ class Cluster:
         if join.note != note:
             join.note, join.since_s = note, time.time()
             self._on_change()
+
+
+def _started(answer: Any) -> Started:
+    """Raises ProtocolError for what is no answer."""
+    try:
+        return msgspec.convert(answer, Started)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the other computer does not say where its worker is: {error}") from None
 
 
 async def _tell_to_stop(link: PeerLink, digest: str) -> None:

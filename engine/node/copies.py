@@ -385,6 +385,8 @@ class _Sender:
                 if item is None:
                     raise own_error or ProtocolError("the other computer ended the copy before it was done")
                 if item.port is not None:
+                    if self._own is not None:
+                        raise ProtocolError("the other computer asked for more than one connection")
                     self._own = asyncio.create_task(self._run_own(item.port), name="copy sender")
                 yield item
                 if item.model_id is not None:

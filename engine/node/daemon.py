@@ -548,8 +548,9 @@ class Node:
         yield self._key_note
         for twin in self.discovery.twins():
             yield (
-                f"another computer, {twin.name}, has this one's identity, as if it was copied: end the node on one of "
-                "the two, run `baton pair renew` there, start it again, and pair it anew"
+                f"another computer, {twin.name}, says that it is this one, as a copy of its disk would: if it is one, "
+                "end the node on one of the two, run `baton pair renew` there, start it again, and pair it anew; if it "
+                "is none, somebody on this network pretends to be, and gets nothing by it"
             )
         permission = self.permission.snapshot()
         if permission["state"] in (PermissionState.DENIED.value, PermissionState.UNDETERMINED.value):

@@ -11,11 +11,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Protocol
 
 import httpx
 import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from engine.errors import BatonError, HostError, InvalidRequest, PeerLost, PeerRefused
+from engine.errors import BatonError, HostError, InvalidRequest, PeerError, PeerLost, ProtocolError
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.peer_link import PeerLink
 from engine.server import sse
@@ -60,6 +60,9 @@ _OWN_HEADERS = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
 )
 
+# What an answer that comes from a peer may say of itself.
+_PEER_HEADERS = frozenset({"cache-control", "content-type", "retry-after", "x-accel-buffering"})
+
 # What a peer may ask for on behalf of its own clients.
 PASSED_ON = "endpoint.request"
 
@@ -77,7 +80,9 @@ class Ask:
     @property
     def headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
-        return headers if self.last_event_id is None else headers | {"Last-Event-ID": self.last_event_id}
+        if self.last_event_id is not None and _is_plain(self.last_event_id):
+            headers["Last-Event-ID"] = self.last_event_id
+        return headers
 
 
 class Answer(Protocol):
@@ -177,7 +182,10 @@ class Front:
 
     async def _pass_on(self, request: Request) -> Any:
         body = await body_of(request, MAX_BODY_BYTES)
-        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        # as it came: decoded, it may hold what no request line may
+        path = request.scope["raw_path"].decode("latin-1")
+        if query := request.scope["query_string"].decode("latin-1"):
+            path += f"?{query}"
         model = _model_in(body) if body else request.query_params.get("model")
         ask = Ask(
             method=request.method,
@@ -256,7 +264,11 @@ class Front:
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
         parts = link.stream(PASSED_ON, asdict(ask))
-        return _PeerAnswer(await anext(parts), parts)
+        try:
+            return _PeerAnswer(await anext(parts), parts)
+        except (StopAsyncIteration, msgspec.ValidationError):
+            await parts.aclose()
+            raise ProtocolError(f"what {link.peer.name} answers is no answer") from None
 
     async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
@@ -305,14 +317,20 @@ class _PeerAnswer:
     def __init__(self, head: Mapping[str, Any], parts: Any) -> None:
         found = msgspec.convert(head, _Head)
         self.status = found.status
-        self.headers = list(found.headers.items())
+        self.headers = [
+            (name, value)
+            for name, value in found.headers.items()
+            if name in _PEER_HEADERS and _is_plain(value)
+        ]
         self._parts = parts
 
     async def parts(self) -> AsyncIterator[bytes]:
         try:
             async for part in self._parts:
+                if not isinstance(part, bytes):
+                    raise ProtocolError("it sent what is no part of an answer")
                 yield part
-        except (PeerLost, PeerRefused) as error:
+        except PeerError as error:
             yield _broken_off(self.headers, HostError(f"the other computer, which decodes, is gone: {error}"))
 
     async def close(self) -> None:
@@ -320,7 +338,7 @@ class _PeerAnswer:
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    status: int
+    status: Annotated[int, Meta(ge=200, le=599)]
     headers: dict[str, str]
 
 
@@ -362,13 +380,16 @@ class _Passing:
 def _checked(params: Any) -> Ask:
     """What a peer asks, which is what a client may ask here. Raises InvalidRequest, or msgspec's ValidationError."""
     ask = msgspec.convert(params, Ask)
-    path = urlsplit(ask.path).path
-    is_known = path in _MODEL_PATHS or any(
-        path.startswith(known.partition("{")[0]) for known in _ENGINE_PATHS
-    )
+    path = ask.path.partition("?")[0]
+    is_known = path in (*_MODEL_PATHS, *_ENGINE_PATHS) or path.startswith("/requests/")
+    is_known = is_known and _is_plain(ask.path)
     if not is_known or ask.method not in ("GET", "HEAD", "POST"):
         raise InvalidRequest(f"there is no {path[:100]} here")
     return ask
+
+
+def _is_plain(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 async def _until_gone(receive: Receive) -> None:

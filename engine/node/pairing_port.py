@@ -34,7 +34,7 @@ from engine.node.pairing import (
     parse_code,
 )
 from engine.node.peer_link import host_text
-from engine.node.peer_links import listen
+from engine.node.peer_links import listen, make_room
 from engine.node.peers import MAX_ADDRESSES, Peer, PeerBook
 from engine.wire.messages import Role
 
@@ -53,7 +53,7 @@ _CONNECT_TIMEOUT_S = 4.0
 _FIND_TIMEOUT_S = 10.0
 _LOOK_EVERY_S = 0.1
 
-# Callers at a time. When full, the oldest goes, so that strangers who hold theirs open keep nobody out.
+# Callers at a time.
 _MAX_CALLERS = 4
 
 # What the other end still has to read when this one hangs up.
@@ -90,7 +90,7 @@ class Offer:
     role: Role | None
     outcome: asyncio.Future[Paired]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    callers: list[asyncio.Task[None]] = field(default_factory=list)
+    callers: dict[asyncio.Task[None], str] = field(default_factory=dict)
     is_good: bool = True
 
 
@@ -239,16 +239,15 @@ class PairingPort:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
                 log.warning("a call was not taken: %s", error.strerror or error)
                 await asyncio.sleep(1.0)
                 continue
-            if len(offer.callers) >= _MAX_CALLERS:
-                offer.callers[0].cancel()
+            make_room(offer.callers, _MAX_CALLERS)
             task = asyncio.create_task(self._serve(offer, connection))
-            offer.callers.append(task)
-            task.add_done_callback(offer.callers.remove)
+            offer.callers[task] = address[0]
+            task.add_done_callback(lambda task: offer.callers.pop(task, None))
 
     async def _serve(self, offer: Offer, connection: socket.socket) -> None:
         try:

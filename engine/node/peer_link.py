@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from engine.errors import BatonError, PeerLost, PeerRefused, ProtocolError
+from engine.log_lines import one_line
 from engine.node.peer_messages import (
     MAX_MESSAGE_BYTES,
+    MAX_NESTED_BYTES,
+    MAX_OPEN_BYTES,
     MAX_OPEN_CALLS,
+    MAX_UNREAD_BYTES,
     MAX_WAITING_BYTES,
     NODE_MESSAGES,
     Answer,
@@ -59,6 +65,11 @@ StreamHandler = Callable[["PeerLink", Any], AsyncIterator[Any]]
 TellHandler = Callable[["PeerLink", Any], None]
 
 _encoder = msgspec.msgpack.Encoder()
+_MAX_FIELDS = 16
+_fields = msgspec.msgpack.Decoder(Annotated[dict[str, msgspec.Raw], Meta(max_length=_MAX_FIELDS)])
+
+# How bytes and text of any length begin in MessagePack.
+_TEXT = frozenset((*range(0xA0, 0xC0), 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +118,8 @@ class PeerLink:
         self._offers = offers
         self._waiting: dict[int, _Waiting] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
+        self._n_asked_bytes = 0  # of the calls that are being answered
+        self._sending = asyncio.Lock()
         self._last_number = 0
         self._heard_at_s = time.monotonic()
         self._end: BatonError | None = None
@@ -155,7 +168,8 @@ class PeerLink:
                 if not data:
                     raise PeerLost(f"{self.peer.name} closed the connection")
                 self._heard_at_s = time.monotonic()
-                self._frames.feed(data)
+                if self.is_open:
+                    self._frames.feed(data)
         except TimeoutError as error:
             self._finish(PeerLost(f"nothing was heard of {self.peer.name} for {SILENCE_S:g} s"))
             raise self.reason from error
@@ -182,10 +196,13 @@ class PeerLink:
         if not self.is_open:
             return
         self._write(Goodbye(message=why[:MAX_TEXT_CHARS]))
+        # At once: who has just been unpaired is answered nothing more while he is told so.
+        self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
+        for task in self._answering.values():
+            task.cancel()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._writer.drain()
-        self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
         self._writer.close()
 
     # calls of ours
@@ -227,7 +244,7 @@ class PeerLink:
     # the other end's
 
     async def _take_what_is_there(self) -> None:
-        while (body := self._frames.next_body()) is not None:
+        while self.is_open and (body := self._frames.next_body()) is not None:
             await self._take(decode_message(body, NODE_MESSAGES))
 
     async def _take(self, message: NodeMessages) -> None:
@@ -242,12 +259,12 @@ class PeerLink:
             case Part() | Answer():
                 self._hand_over(message.number, message)
             case Failed():
-                self._hand_over(message.number, PeerRefused(message.message))
+                self._hand_over(message.number, PeerRefused(one_line(message.message)))
             case Tell():
                 if (listener := self._offers.news.get(message.method)) is not None:
                     listener(self, _plain(message.params))
             case Goodbye():
-                raise PeerLost(message.message)
+                raise PeerLost(one_line(message.message))
             case NodeHello():
                 raise ProtocolError(f"{self.peer.name} greeted twice")
 
@@ -255,23 +272,33 @@ class PeerLink:
         number = call.number
         if number in self._answering or len(self._answering) >= MAX_OPEN_CALLS:
             raise ProtocolError(f"{self.peer.name} has too many calls open")
+        n_bytes = memoryview(call.params).nbytes
+        if self._n_asked_bytes + n_bytes > MAX_OPEN_BYTES:
+            raise ProtocolError(f"{self.peer.name} asks for too much at once")
         handler, streamer = self._offers.calls.get(call.method), self._offers.streams.get(call.method)
+        work: Callable[[], Awaitable[None]]
         if handler is not None:
-            work = self._answer(number, handler(self, _plain(call.params)))
+            work = functools.partial(self._answer, number, handler, _plain(call.params))
         elif streamer is not None:
-            work = self._answer_in_parts(number, streamer(self, _plain(call.params)))
+            work = functools.partial(self._answer_in_parts, number, streamer, _plain(call.params))
         else:
             self._write(
                 Failed(number=number, message=f"this version of Baton does not know {call.method}: update it")
             )
             return
+
+        def answered(_: asyncio.Task[None]) -> None:
+            del self._answering[number]
+            self._n_asked_bytes -= n_bytes
+
         task = asyncio.create_task(self._guarded(number, work), name=f"peer {call.method}")
         self._answering[number] = task
-        task.add_done_callback(lambda _: self._answering.pop(number, None))
+        self._n_asked_bytes += n_bytes
+        task.add_done_callback(answered)
 
-    async def _guarded(self, number: int, work: Awaitable[None]) -> None:
+    async def _guarded(self, number: int, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except BatonError as error:
             self._write(Failed(number=number, message=str(error)[:MAX_TEXT_CHARS]))
         except msgspec.ValidationError as error:
@@ -282,12 +309,12 @@ class PeerLink:
             log.exception("a mistake while answering %s", self.peer.name)
             self._write(Failed(number=number, message="Baton made a mistake there: its log has the details"))
 
-    async def _answer(self, number: int, work: Awaitable[Any]) -> None:
-        value = await work
+    async def _answer(self, number: int, handler: Handler, params: Any) -> None:
+        value = await handler(self, params)
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(value))))
 
-    async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
-        async for value in parts:
+    async def _answer_in_parts(self, number: int, streamer: StreamHandler, params: Any) -> None:
+        async for value in streamer(self, params):
             await self._send(Part(number=number, value=msgspec.Raw(_encoder.encode(value))))
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(None))))
 
@@ -299,17 +326,25 @@ class PeerLink:
             await asyncio.sleep(BEAT_EVERY_S)
 
     def _write(self, message: NodeMessage) -> None:
-        if self.is_open:
-            self._writer.write(encode_frame(message))
+        if not self.is_open:
+            return
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._finish(PeerLost(f"{self.peer.name} reads nothing of what it is sent"))
+            self._writer.transport.abort()
+            return
+        self._writer.write(encode_frame(message))
 
     async def _send(self, message: NodeMessage) -> None:
-        if self._end is not None:
-            raise self._end
-        self._writer.write(encode_frame(message))
-        try:
-            await self._writer.drain()
-        except OSError as error:
-            raise PeerLost(f"the connection with {self.peer.name} broke") from error
+        """One after the other, each when the one before has left, so that no more than one waits in memory."""
+        frame = encode_frame(message)
+        async with self._sending:
+            try:
+                await self._writer.drain()
+            except OSError as error:
+                raise PeerLost(f"the connection with {self.peer.name} broke") from error
+            if self._end is not None:
+                raise self._end
+            self._writer.write(frame)
 
     def _finish(self, why: BatonError) -> None:
         if self._end is not None:
@@ -352,10 +387,23 @@ async def exchange_hellos(
 
 
 def _plain(raw: msgspec.Raw) -> Any:
+    """What a message carries; a large one only bytes or text, or an object of few fields of which these are large."""
     try:
-        return msgspec.msgpack.decode(raw)
+        if memoryview(raw).nbytes <= MAX_NESTED_BYTES or _is_text(raw):
+            return msgspec.msgpack.decode(raw)
+        fields = _fields.decode(raw)
+        if any(
+            memoryview(value).nbytes > MAX_NESTED_BYTES // _MAX_FIELDS and not _is_text(value)
+            for value in fields.values()
+        ):
+            raise ProtocolError("a message that holds more than one may")
+        return {name: msgspec.msgpack.decode(value) for name, value in fields.items()}
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError(f"a message that is not valid: {error}") from error
+
+
+def _is_text(raw: msgspec.Raw) -> bool:
+    return memoryview(raw)[0] in _TEXT
 
 
 def host_text(place: tuple[Any, ...] | None) -> str:

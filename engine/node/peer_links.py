@@ -12,6 +12,7 @@ import random
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,10 @@ _TWIN_SHOWN_S = 60.0
 
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 3.0
+
+# Addresses that were found for one peer, of which so many are tried in a round: a computer has no more than the first.
+_MAX_FIRST = 8
+_MAX_FOUND = 32
 
 
 @dataclass(kw_only=True)
@@ -107,8 +112,8 @@ class PeerLinks:
         self._known: dict[str, _Known] = {}
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        # Callers that are not known yet, the oldest first.
-        self._strangers: dict[asyncio.Task[None], None] = {}
+        # Callers that are not known yet, the oldest first, and from where they call.
+        self._strangers: dict[asyncio.Task[None], str] = {}
 
     async def start(self) -> int:
         """Listen, and call whom there is to call; the port on which this one listens. Raises HostError."""
@@ -243,7 +248,9 @@ class PeerLinks:
         self._note(known, notes[0] if notes else "it has not been found yet, and no address of it is known")
 
     def _where(self, peer: Peer) -> Iterable[str]:
-        return dict.fromkeys([*self._addresses(peer.node_id), *peer.addresses])
+        """The best of what was found, where it was met before, and the rest: anybody can say that he is this peer."""
+        found = list(self._addresses(peer.node_id))
+        return dict.fromkeys([*found[:_MAX_FIRST], *peer.addresses, *found[_MAX_FIRST:_MAX_FOUND]])
 
     async def _dial(self, peer: Peer, address: str) -> None:
         host, port = split_node_address(address)
@@ -277,7 +284,7 @@ class PeerLinks:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
                 log.warning("a call was not taken: %s", error.strerror or error)
                 await asyncio.sleep(_FIRST_WAIT_S)
@@ -285,11 +292,9 @@ class PeerLinks:
             if not self._book.all():
                 connection.close()
                 continue
-            # Whoever holds calls open and says nothing does not keep a peer out.
-            if len(self._strangers) >= MAX_UNAUTHENTICATED:
-                next(iter(self._strangers)).cancel()
+            make_room(self._strangers, MAX_UNAUTHENTICATED)
             stranger = self._spawn(self._let_in(connection))
-            self._strangers[stranger] = None
+            self._strangers[stranger] = address[0]
             stranger.add_done_callback(lambda task: self._strangers.pop(task, None))
 
     async def _let_in(self, connection: socket.socket) -> None:
@@ -397,6 +402,16 @@ def _check(hello: NodeHello, peer: Peer) -> None:
         )
     if hello.node_id != peer.node_id:
         raise ProtocolError(f"the computer that was paired as {peer.name} gives another id")
+
+
+def make_room(callers: dict[asyncio.Task[None], str], most: int) -> None:
+    """For one more caller: the oldest of the host that has most goes. Who holds calls open keeps no other out."""
+    if len(callers) >= most:
+        counts = Counter(callers.values())
+        crowd = max(counts, key=counts.__getitem__)
+        oldest = next(task for task, host in callers.items() if host == crowd)
+        del callers[oldest]
+        oldest.cancel()
 
 
 def split_node_address(address: str) -> tuple[str, int]:

@@ -24,11 +24,20 @@ NODE_PROTOCOL = "baton-node/1"
 # A request to the endpoint may be passed on whole (32 MiB), with room for what goes with it.
 MAX_MESSAGE_BYTES = 34 << 20
 
+# Of a message that may hold whatever its method takes: an empty object takes one byte here, and 72 in memory.
+MAX_NESTED_BYTES = 2 << 20
+
 # Calls that one end may have open at the other.
 MAX_OPEN_CALLS = 256
 
+# What those that one end has open may hold together.
+MAX_OPEN_BYTES = 4 * MAX_MESSAGE_BYTES
+
 # Parts that wait for whoever reads them, of one call.
 MAX_WAITING_BYTES = 64 << 20
+
+# What an end that does not read leaves in the other's memory: one message that is waited for, and small ones beside it.
+MAX_UNREAD_BYTES = MAX_MESSAGE_BYTES + (4 << 20)
 
 Method = Annotated[str, Meta(min_length=1, max_length=64)]
 NodeId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]

@@ -18,8 +18,12 @@ from engine.files import write_whole
 from engine.paths import node_dir
 
 _NOTE = "node.json"
+_LOCK = "node.lock"
 
 _LOOK_EVERY_S = 0.05
+
+# Whoever looks for a node holds its lock for a moment, if nobody else does.
+_TAKE_WITHIN_S = 0.2
 
 
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +49,7 @@ class Place:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or node_dir()
-        self._lock = filelock.FileLock(self._folder / "node.lock", timeout=0, mode=0o600)
+        self._lock = filelock.FileLock(self._folder / _LOCK, mode=0o600)
 
     @property
     def _note(self) -> Path:
@@ -55,7 +59,7 @@ class Place:
         """Raises AnotherNode, which names the one that runs, or HostError."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock.acquire()
+            self._lock.acquire(timeout=_TAKE_WITHIN_S, poll_interval=_LOOK_EVERY_S)
             self._note.unlink(missing_ok=True)
         except filelock.Timeout:
             raise AnotherNode(self._who()) from None
@@ -102,8 +106,24 @@ class Place:
 
 
 def find_node(folder: Path | None = None) -> NodeNote:
-    """The note of the node that runs, or of one that was killed: who calls it finds out. Raises NoNode."""
+    """The note of the node that runs. Raises NoNode."""
+    folder = folder or node_dir()
+    none = NoNode("no node runs on this computer: start one with `baton node`")
     try:
-        return msgspec.json.decode(((folder or node_dir()) / _NOTE).read_bytes(), type=NodeNote)
+        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=NodeNote)
     except (OSError, msgspec.MsgspecError):
-        raise NoNode("no node runs on this computer: start one with `baton node`") from None
+        raise none from None
+    if _is_free(folder):
+        raise none
+    return note
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether no node has the place. At the port of one that was killed another user may listen by now, for a code."""
+    lock = filelock.FileLock(folder / _LOCK, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except (filelock.Timeout, OSError):
+        return False
+    lock.release()
+    return True

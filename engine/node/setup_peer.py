@@ -17,8 +17,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+import threading
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,10 +42,11 @@ _REMOTE_FILE = "baton-setup.pyz"
 # One line of the installer's.
 _MAX_LINE_BYTES = 1 << 16
 
-# The line to paste works for so long, and the archive is given out this many times at most.
+# The line to paste works for so long, for so many callers at a time.
 SERVE_FOR_S = 600.0
 _REQUEST_TIMEOUT_S = 10.0
-_MAX_REQUESTS = 100
+_MAX_CALLERS = 32
+_POLL_S = 0.1
 
 
 class RemoteRefused(PeerError):
@@ -205,30 +206,41 @@ class Offer:
         fetch = _FETCH.format(url=self._url, sha256=self._sha256)
         return f'{python} -c "{fetch}"'
 
-    def wait(self, *, for_s: float = SERVE_FOR_S, clock: Callable[[], float] = time.monotonic) -> str | None:
+    def wait(self, *, for_s: float = SERVE_FOR_S) -> str | None:
         """The address that it was given to, or None where nobody came in time."""
-        give_up_at_s = clock() + for_s
-        for _ in range(_MAX_REQUESTS):
-            left_s = give_up_at_s - clock()
-            if left_s <= 0 or self._server.taken_by is not None:
-                break
-            self._server.timeout = left_s
-            self._server.handle_request()
+        serving = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True)
+        serving.start()
+        try:
+            self._server.is_taken.wait(for_s)
+        finally:
+            self._server.shutdown()
+            serving.join()
         return self._server.taken_by
 
     def close(self) -> None:
         self._server.server_close()
 
 
-class _OneFile(http.server.HTTPServer):
-    """Knows one path, and serves one caller at a time; `taken_by` is who has it whole."""
+class _OneFile(http.server.ThreadingHTTPServer):
+    """Knows one path; `taken_by` is who has it whole. Strangers who call and say nothing keep nobody waiting."""
 
     def __init__(self, place: tuple[str, int], path: str, data: bytes) -> None:
         self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
         self.path = path
         self.data = data
         self.taken_by: str | None = None
+        self.is_taken = threading.Event()
+        self._seats = threading.BoundedSemaphore(_MAX_CALLERS)
         super().__init__(place, _Handler)
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        return self._seats.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._seats.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # a caller that hangs up, or says nothing: the next one may be the right one
@@ -247,6 +259,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.server.data)
         self.server.taken_by = str(self.client_address[0])
+        self.server.is_taken.set()
 
     def log_message(self, format: str, *args: object) -> None:
         pass

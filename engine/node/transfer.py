@@ -58,6 +58,9 @@ MAX_FILE_BYTES = 1 << 46
 _PIECE_BYTES = 2 << 20
 _N_PIECES = 8
 
+# What a copy leaves of a disk: a full one stops more than Baton, and it is another computer that offers models.
+_KEPT_FREE_BYTES = 256 << 20
+
 # Writing past the system's cache is by whole blocks of the disk, which are no larger than this.
 _BLOCK_BYTES = 1 << 16
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -305,10 +308,10 @@ class Receiver:
     def _check_space(self) -> None:
         needed = sum(incoming.n_missing for incoming in self._incoming)
         free = shutil.disk_usage(self._folder).free
-        if free < needed:
+        if needed and free < needed + _KEPT_FREE_BYTES:
             raise DiskFull(
-                f"the disk that holds {self._folder} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB more are "
-                "needed: make room there, or set BATON_MODELS to a folder on another disk"
+                f"the disk that holds {self._folder} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are "
+                "needed, with some to spare: make room there, or set BATON_MODELS to a folder on another disk"
             )
 
 

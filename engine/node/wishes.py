@@ -17,6 +17,9 @@ from engine.node.roles import Wish, later
 _METHOD = "roles.wish"
 _MAX_FILE_BYTES = 65_536
 
+# People change their minds; a count that is so far ahead would leave none for those who come after.
+_MAX_AHEAD = 1 << 20
+
 
 class Wishes:
     """The wish that holds; `on_change` is called when another one does."""
@@ -48,7 +51,9 @@ class Wishes:
 
     def _hear(self, link: PeerLink, params: Any) -> None:
         with contextlib.suppress(msgspec.ValidationError):
-            self._take(msgspec.convert(params, Wish))
+            wish = msgspec.convert(params, Wish)
+            if wish.count <= self.current.count + _MAX_AHEAD:
+                self._take(wish)
 
     def _take(self, wish: Wish) -> None:
         if later(wish, self.current) == self.current:

@@ -48,6 +48,12 @@ class StartPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dial: Annotated[int, Meta(ge=1, le=65535)] | None = None
 
 
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the worker waits to be called."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
 class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: Digest
 
@@ -86,6 +92,7 @@ class Workers:
         self._log_folder = log_folder
         self._on_change = on_change
         self._workers: dict[tuple[str, str], _Worker] = {}
+        self._starting = asyncio.Lock()  # two calls for one model get one worker
         self._lonely: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -115,26 +122,34 @@ class Workers:
         """`prefill.start`: have a worker ready; its port where it waits to be called. Raises PeerRefused."""
         asked = msgspec.convert(params, StartPrefill)
         key = (link.peer.node_id, asked.digest)
-        worker = self._workers.get(key)
-        if worker is not None and worker.asked != asked:
-            await self._end(key)
-            worker = None
-        if worker is None:
-            path = await self._find(asked.digest)
-            if path is None:
-                raise ModelNotFound(
-                    f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
-                    f"`baton models send {asked.model}`"
-                )
-            worker = self._workers[key] = self._new(link, asked, path)
-            worker.process.start()
-            self._on_change()
+        async with self._starting:
+            worker = await self._worker_for(link, asked, key)
         await worker.process.until_settled(_LOAD_TIMEOUT_S)
         if worker.process.state is not State.READY:
             if worker.process.state is State.FAILED:
                 await self._end(key)
             raise PeerRefused(str(worker.process.failure()))
         return {"port": worker.process.port}
+
+    async def _worker_for(self, link: PeerLink, asked: StartPrefill, key: tuple[str, str]) -> _Worker:
+        """The one that runs, or a new one. Raises ModelNotFound."""
+        worker = self._workers.get(key)
+        if worker is not None and worker.asked == asked:
+            return worker
+        await self._end(key)
+        path = await self._find(asked.digest)
+        if path is None:
+            raise ModelNotFound(
+                f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
+                f"`baton models send {asked.model}`"
+            )
+        # To look for a model takes minutes at times, in which the other computer may have been unpaired.
+        if not link.is_open:
+            raise link.reason
+        worker = self._workers[key] = self._new(link, asked, path)
+        worker.process.start()
+        self._on_change()
+        return worker
 
     async def stop(self, link: PeerLink, params: Any) -> Any:
         """`prefill.stop`: the decode engine has been unloaded."""

@@ -30,6 +30,19 @@ def test_own_command_starts_the_command_line() -> None:
     assert result.stdout.startswith("baton ")
 
 
+def test_files_where_it_is_started_are_no_modules_of_it(tmp_path: Path) -> None:
+    for module in ("engine", "json", "numpy"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('planted')")
+    result = subprocess.run(
+        [*paths.own_command(), "models", "list", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_in_a_bundle_the_executable_needs_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/Applications/Baton.app/Contents/MacOS/Baton")
     assert paths.own_command() == ["/Applications/Baton.app/Contents/MacOS/Baton"]

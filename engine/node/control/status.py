@@ -17,6 +17,35 @@ from engine.server.json import JSONResponse
 # What a node tells of itself to paired ones.
 DESCRIBE = "node.describe"
 
+
+class _Exit(msgspec.Struct):
+    reason: str
+
+
+class _Engine(msgspec.Struct):
+    model: str
+    state: str
+    last_exits: list[_Exit]
+
+
+class _Worker(_Engine, rename={"for_": "for"}):
+    for_: str
+
+
+class _Join(msgspec.Struct):
+    model: str
+    prefill: str
+    note: str
+
+
+class _Told(msgspec.Struct):
+    """What is shown of a peer; there may be more."""
+
+    engines: list[_Engine]
+    workers: list[_Worker]
+    joins: list[_Join]
+
+
 # A peer that takes longer is shown without what it would have said.
 _TIMEOUT_S = 2.0
 
@@ -42,6 +71,8 @@ async def _status(request: Request) -> Response:
 
 async def _ask(link: PeerLink) -> tuple[str, Any]:
     try:
-        return link.peer.node_id, await link.call(DESCRIBE, timeout_s=_TIMEOUT_S)
-    except PeerError:
+        told = await link.call(DESCRIBE, timeout_s=_TIMEOUT_S)
+        msgspec.convert(told, _Told)
+    except (PeerError, msgspec.ValidationError):
         return link.peer.node_id, None
+    return link.peer.node_id, told

@@ -1,4 +1,4 @@
-"""An engine here and a worker there: joined whoever called whom, joined anew when either changes, parted when they shall."""
+"""An engine here and a worker there: joined whoever called whom, joined anew when either changes, and parted."""
 
 from __future__ import annotations
 

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.errors import InvalidRequest, PeerError, PeerRefused, UserError
+from engine.errors import InvalidRequest, PeerError, PeerRefused, ProtocolError, UserError
 from engine.gguf.digest import model_digest
 from engine.handoff.transport import Address
 from engine.node import copies
 from engine.node.copies import CallMe, Copies, News, Offer
 from engine.node.identity import Identity
 from engine.node.model_folder import Folder
+from engine.node.peer_link import PeerLink
 from engine.node.shelf import Shelf
 from engine.node.transfer import FileEntry
 from tests.engine.node.glue import End, two_ends
@@ -251,6 +252,22 @@ def test_nobody_can_make_this_computer_call_for_a_copy_that_is_not(tmp_path: Pat
         assert here.end.link is not None
         with pytest.raises(PeerRefused, match="no such copy"):
             await here.end.link.call("models.call_me", msgspec.to_builtins(CallMe(copy_id="0" * 16, port=80)))
+
+    run(tmp_path, work)
+
+
+def test_a_receiver_is_called_once(tmp_path: Path) -> None:
+    """Each call is a process here."""
+
+    async def two_ports(link: PeerLink, params: Any) -> AsyncIterator[Any]:
+        yield {"port": 1}
+        yield {"port": 2}
+
+    async def work(here: Node, there: Node) -> None:
+        write_model(here.shelf.folder.path / "mine.gguf")
+        there.end.offers.streams["models.take"] = two_ports
+        with pytest.raises(ProtocolError, match="more than one"):
+            await here.send("mine")
 
     run(tmp_path, work)
 

@@ -9,13 +9,23 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.errors import InvalidRequest, PeerLost, PeerRefused
+from engine.node import peer_link
 from engine.node.identity import MUTUAL_NAME, peers_context
 from engine.node.peer_link import PeerLink, encode_frame
-from engine.node.peer_links import split_node_address
-from engine.node.peer_messages import NODE_PROTOCOL, Beat
+from engine.node.peer_links import make_room, split_node_address
+from engine.node.peer_messages import (
+    NODE_PROTOCOL,
+    NODE_PROTOCOL_MAJOR,
+    NODE_PROTOCOL_MINOR,
+    Beat,
+    Call,
+    NodeHello,
+    NodeMessage,
+)
 from engine.wire.limits import MAX_UNAUTHENTICATED
 from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, two_ends
 
@@ -249,6 +259,13 @@ def test_addresses(text: str, host: str, port: int) -> None:
     assert split_node_address(text) == (host, port)
 
 
+def test_who_announces_himself_everywhere_under_a_peer_s_id_does_not_hide_it(tmp_path: Path) -> None:
+    flood = [f"10.0.0.1:{port}" for port in range(1000, 3000)]
+    end = new_end(tmp_path, "left", addresses=lambda node_id: flood)
+    where = list(end.links._where(peer_of(new_end(tmp_path, "right"), "right", "10.0.0.2:7119")))
+    assert where[0] == flood[0] and where.index("10.0.0.2:7119") < 10 and len(where) < 40
+
+
 def note_of(end: End) -> str:
     notes = [peer["note"] for peer in end.links.snapshot()]
     return notes[0] if notes else ""
@@ -309,6 +326,24 @@ def test_calls_held_open_by_strangers_do_not_keep_a_peer_out(tmp_path: Path) -> 
     run(work())
 
 
+def test_who_calls_most_gives_way_first(tmp_path: Path) -> None:
+    async def work() -> None:
+        calls = ["peer", "stranger", "stranger", "another"]
+        callers = {asyncio.create_task(asyncio.sleep(TIMEOUT_S)): host for host in calls}
+        tasks = list(callers)
+        make_room(callers, 5)
+        assert list(callers) == tasks
+        make_room(callers, 4)
+        assert list(callers.values()) == ["peer", "stranger", "another"]
+        make_room(callers, 3)
+        assert list(callers.values()) == ["stranger", "another"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "garbage",
     [b"\x00" * 100, b"BN\x01\x00\xff\xff\xff\xff", encode_frame(Beat()), b"BN\x01\x00\x05\x00\x00\x00hello"],
@@ -355,5 +390,162 @@ def test_a_copy_of_a_peer_does_not_take_its_place(tmp_path: Path) -> None:
                 assert [peer["twin"] for peer in right.links.snapshot()] == ["127.0.0.1"]
             finally:
                 await copy.links.close()
+
+    run(work())
+
+
+@contextlib.asynccontextmanager
+async def a_peer_that_reads_nothing(folder: Path) -> AsyncIterator[tuple[asyncio.StreamWriter, End]]:
+    """It is paired and says hello, and then is only heard."""
+    left, right = new_end(folder, "left"), new_end(folder, "right")
+    right.port = await right.links.start()
+    right.book.add(peer_of(left, "left"))
+    right.links.look_again()
+    context = peers_context(
+        left.identity, [peer_of(right, "right")], server_side=False, protocols=(NODE_PROTOCOL,)
+    )
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", right.port, ssl=context, server_hostname=MUTUAL_NAME
+    )
+    hello = NodeHello(
+        protocol_major=NODE_PROTOCOL_MAJOR,
+        protocol_minor=NODE_PROTOCOL_MINOR,
+        baton="0.0.test",
+        node_id=left.identity.node_id,
+        instance=left.identity.node_id,
+        name="left",
+    )
+    try:
+        writer.write(encode_frame(hello))
+        await right.until(lambda: right.link is not None)
+        yield writer, right
+    finally:
+        writer.transport.abort()
+        await right.links.close()
+
+
+def call_of(number: int, method: str) -> NodeMessage:
+    return Call(number=number, method=method, params=msgspec.Raw(b"\xc0"))
+
+
+def test_who_asks_and_never_reads_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_link, "MAX_UNREAD_BYTES", 1 << 16)
+
+    async def work() -> None:
+        async with a_peer_that_reads_nothing(tmp_path) as (writer, right):
+            link = right.link
+            assert link is not None
+            asked = encode_frame(call_of(1, "x" * 64)) * 1000
+            with contextlib.suppress(OSError):
+                while link.is_open:
+                    writer.write(asked)
+                    await writer.drain()
+            assert "reads nothing" in str(link.reason)
+
+    run(work())
+
+
+def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
+    n_answered = 0
+
+    async def much(link: PeerLink, params: Any) -> Any:
+        nonlocal n_answered
+        n_answered += 1
+        return bytes(1 << 20)
+
+    async def work() -> None:
+        async with a_peer_that_reads_nothing(tmp_path) as (writer, right):
+            right.offers.calls["much"] = much
+            for number in range(100):
+                writer.write(encode_frame(call_of(number, "much")))
+            await writer.drain()
+            while n_answered < 100:
+                await asyncio.sleep(0)
+            assert right.link is not None
+            assert right.link._writer.transport.get_write_buffer_size() < 4 << 20
+
+    run(work())
+
+
+def test_who_asks_for_too_much_at_once_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_link, "MAX_OPEN_BYTES", 1000)
+
+    async def hang(link: PeerLink, params: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls.update(hang=hang, echo=echo)
+            assert left.link
+            for _ in range(4):
+                assert await left.link.call("echo", bytes(600)) == ["left", bytes(600)]
+            first = asyncio.create_task(left.link.call("hang", bytes(600)))
+            with pytest.raises(PeerLost):
+                await left.link.call("echo", bytes(600))
+            with pytest.raises(PeerLost):
+                await first
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_a_large_message_is_flat(tmp_path: Path, is_bare: bool) -> None:
+    """Thirty million empty objects would take two gigabytes here."""
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["echo"] = echo
+            assert left.link
+            body = bytes(peer_link.MAX_NESTED_BYTES)
+            ask = {"body": body, "path": "/x", "n": 1, "model": None}
+            right.offers.calls["back"] = back
+            assert await left.link.call("back", body) == body
+            assert await left.link.call("back", ask) == ask
+            many = msgspec.Raw(b"\xdd" + len(body).to_bytes(4, "big") + b"\x80" * len(body))
+            with pytest.raises(PeerLost):
+                await left.link.call("echo", many if is_bare else {"body": many})
+
+    run(work())
+
+
+async def back(link: PeerLink, params: Any) -> Any:
+    return params
+
+
+def test_who_is_being_told_goodbye_is_answered_no_more(tmp_path: Path) -> None:
+    heard = []
+    never = asyncio.Event()
+
+    async def hear(link: PeerLink, params: Any) -> Any:
+        heard.append(params)
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["hear"] = hear
+            assert left.link and right.link
+            left.link._writer.transport.pause_reading()
+            right.link._writer.drain = never.wait  # type: ignore[method-assign]
+            closing = asyncio.create_task(right.link.close("the other computer has unpaired this one"))
+            call = asyncio.create_task(left.link.call("hear", 1))
+            await closing
+            left.link._writer.transport.resume_reading()
+            with pytest.raises(PeerLost, match="unpaired"):
+                await call
+            assert heard == []
+
+    run(work())
+
+
+def test_a_sentence_from_elsewhere_is_one_line_of_plain_text(tmp_path: Path) -> None:
+    async def refuse(link: PeerLink, params: Any) -> Any:
+        raise InvalidRequest("no\x1b[2J\nnode: all is well")
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["refuse"] = refuse
+            assert left.link
+            with pytest.raises(PeerRefused) as refused:
+                await left.link.call("refuse")
+            assert str(refused.value).isprintable()
 
     run(work())

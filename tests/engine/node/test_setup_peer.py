@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from engine.errors import HostError, PeerUnreachable, UserError
+from engine.node import setup_peer
 from engine.node.own_wheel import Archive
 from engine.node.setup_peer import (
     Offer,
@@ -210,11 +214,21 @@ def test_nobody_gets_it_without_the_line() -> None:
 
 
 def test_the_line_ends_with_its_time() -> None:
-    times = iter([0.0, 1.0, 601.0])
     offer = Offer(small_archive(), "127.0.0.1")
-    offer._server.handle_request = lambda: None  # type: ignore[method-assign]
-    assert offer.wait(clock=lambda: next(times)) is None
+    assert offer.wait(for_s=0.01) is None
     offer.close()
+
+
+def test_strangers_who_say_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as held, served(small_archive(script=SAYS_HELLO)) as offer:
+        place = urllib.parse.urlsplit(offer.line().split("'")[1])
+        for _ in range(5):
+            held.enter_context(socket.create_connection((place.hostname, place.port)))
+        began_s = time.monotonic()
+        done = run_line(offer.line(python=sys.executable), tmp_path)
+        took_s = time.monotonic() - began_s
+    assert (done.returncode, done.stdout) == (0, "hello from 3 []\n")
+    assert took_s < setup_peer._REQUEST_TIMEOUT_S
 
 
 def test_an_address_of_another_computer_cannot_be_offered_at() -> None:

@@ -298,8 +298,11 @@ def test_a_disk_that_only_takes_writes_through_the_cache_gets_them(
     copy.check_arrived()
 
 
-def test_a_full_disk_is_said_before_anything_is_sent(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = type("Usage", (), {"free": len(FIRST) - 1})
+@pytest.mark.parametrize("free", [len(FIRST) - 1, len(FIRST) + transfer._KEPT_FREE_BYTES - 1])
+def test_a_full_disk_is_said_before_anything_is_sent(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    usage = type("Usage", (), {"free": free})
     monkeypatch.setattr(transfer.shutil, "disk_usage", lambda folder: usage)
     _, receiver = copy.run()
     assert isinstance(receiver, DiskFull) and "make room" in str(receiver)

@@ -73,3 +73,19 @@ def test_only_a_node_or_auto_can_be_wished(tmp_path: Path, prefill: str) -> None
 def test_a_damaged_file_is_no_wish(tmp_path: Path) -> None:
     (tmp_path / "w.json").write_bytes(b'{"prefill": "x"}')
     assert Wishes(tmp_path / "w.json", ME, on_change=lambda: None).current == Wish()
+
+
+def test_a_count_beyond_all_others_is_not_heard(tmp_path: Path) -> None:
+    """With it, no other wish could ever be said here again."""
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            there = wishes_of(right, tmp_path / "r.json")
+            assert left.link is not None
+            left.link.tell("roles.wish", {"prefill": OTHER, "count": 1 << 53, "by": OTHER})
+            left.link.tell("roles.wish", {"prefill": ME, "count": 3, "by": ME})
+            await right.until(lambda: there.current.prefill == ME)
+            there.say("auto", [])
+            assert there.current.count == 4
+
+    asyncio.run(work())
