@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,8 +164,11 @@ class EngineProcess:
         self._write(line)
 
     async def stop(self) -> None:
-        """End the process, and start none again."""
+        """End the process, and start none again; who is cancelled meanwhile waits for that all the same."""
         self._stopping = True
+        await to_its_end(self._stop())
+
+    async def _stop(self) -> None:
         if self._keeper is None:
             return
         process = self._process
@@ -190,7 +193,7 @@ class EngineProcess:
 
     async def _keep(self) -> None:
         wait_s = FIRST_WAIT_S
-        while True:
+        while not self._stopping:
             self._set(State.STARTING)
             outcome = await self._run_once()
             self.outcomes.append(outcome)
@@ -226,6 +229,8 @@ class EngineProcess:
         except OSError as error:
             return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
         self._process = process
+        if self._stopping and process.returncode is None:
+            process.kill()  # it has nothing to put away yet
         for line in self._told.values():
             self._write(line)
         logging_task = asyncio.create_task(self._read_log(process))
@@ -318,6 +323,16 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do it; who is cancelled meanwhile waits for it all the same: half a process is nobody's."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> Any:
