@@ -97,6 +97,7 @@ class LoadedEngine:
         """Have it work with another worker, or with none."""
         if target != self.target:
             self.target = target
+            self.process.ready.pop("listen_port", None)  # that of the last one
             self.process.tell(_WORKER, target.line())
 
     def snapshot(self) -> dict[str, Any]:

@@ -146,6 +146,13 @@ class EngineProcess:
                 return True
         return False
 
+    async def until_tried(self, timeout_s: float) -> None:
+        """Wait, no longer than that, until it is clear how this start has gone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.state is State.STARTING:
+                    await self.until_changed()
+
     async def until_changed(self) -> None:
         """Wait for the next state, or the next thing that it says."""
         self._changed.clear()
@@ -193,7 +200,7 @@ class EngineProcess:
 
     async def _keep(self) -> None:
         wait_s = FIRST_WAIT_S
-        while not self._stopping:
+        while True:
             self._set(State.STARTING)
             outcome = await self._run_once()
             self.outcomes.append(outcome)
