@@ -144,4 +144,4 @@ def _stop(args: argparse.Namespace) -> int:
         raise HostError(
             f"the node was told to end, and still runs after {_STOPS_WITHIN_S:g} s: look at its log"
         )
-    return 0
+    return 0 if has_ended else 1

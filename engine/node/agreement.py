@@ -115,7 +115,11 @@ class Agreement:
                 for node_id, agreed in self._roles.items()
                 for model_id, roles in agreed.items()
             ],
-            "not_measured": self._failures,
+            "not_measured": {
+                model.model_id: self._failures[model.digest]
+                for model in self._shelf.models
+                if model.digest is not None and model.digest in self._failures
+            },
             **self._reports.snapshot(),
         }
 

@@ -160,6 +160,21 @@ def test_news_come_as_they_happen(node: NodeProcess) -> None:
     assert "ready" in states and len(set(states)) > 1
 
 
+def test_what_its_user_should_know_is_news(node: NodeProcess) -> None:
+    """That a model keeps the computer awake, or that nothing can."""
+    note = json.loads((node.folder / "cache" / "baton" / "node" / "node.json").read_text())
+    url, key = f"http://127.0.0.1:{note['port']}/events", {"Authorization": f"Bearer {note['token']}"}
+    engine(node)
+    with httpx.stream("GET", url, headers=key, timeout=TIMEOUT_S) as response:
+        told = events(response)
+        before = next(told)["node"]["notes"]
+        httpx.post(f"{node.endpoint}/models/unload", json={"model": MODEL}, timeout=TIMEOUT_S)
+        after = next(news["node"]["notes"] for news in told if "node" in news)
+    assert len(after) == len(before) - 1
+    httpx.post(f"{node.endpoint}/models/load", json={"model": MODEL}, timeout=TIMEOUT_S).raise_for_status()
+    engine(node)
+
+
 def test_a_second_node_names_the_first(node: NodeProcess) -> None:
     complaint = node.baton("node", "--port", "0", expect=2)
     assert node.process is not None

@@ -206,7 +206,7 @@ def test_a_model_that_cannot_be_measured_is_tried_once_and_that_is_shown(tmp_pat
         here.measurements.rates = None
         await start(here, there)
         await until((here, there), lambda: bool(there.agreement.snapshot()["measured"]))
-        await until((here, there), lambda: bool(here.agreement.snapshot()["not_measured"]))
+        await until((here, there), lambda: list(here.agreement.snapshot()["not_measured"]) == ["m"])
         ours = here.roles(there)
         assert ours is not None and "not both measured" in ours.reason
 
