@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import psutil
 import pytest
 
+from engine.cli import node as node_command
 from tests.engine.node.nodes import TIMEOUT_S, NodeProcess, events
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
@@ -202,3 +205,28 @@ def test_engines_do_not_outlive_a_killed_node(smollm2_path: Path, tmp_path: Path
         engine_process.wait(TIMEOUT_S)
         node.start()
         assert node.ask(MODEL, "Hello")["tokens"]
+
+
+def test_a_node_ends_though_a_thread_of_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that copies a model, say: nobody waits for that."""
+    monkeypatch.setattr(node_command, "_CLOSE_WITHIN_S", 0.1)
+    release = threading.Event()
+
+    class Stuck:
+        async def run(self, on_ready: Any) -> None:
+            asyncio.get_running_loop().run_in_executor(None, release.wait)
+
+        def stop_soon(self) -> None:
+            pass
+
+    runner = node_command._Runner(cast(Any, Stuck()), on_ready=None)
+    main = threading.Thread(target=runner.run, daemon=True)
+    main.start()
+    try:
+        main.join(TIMEOUT_S)
+        assert not main.is_alive()
+        assert not runner.close()
+    finally:
+        release.set()
+    runner._thread.join(TIMEOUT_S)
+    assert runner.close()
