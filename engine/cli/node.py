@@ -82,9 +82,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         runner.run()
     finally:
-        runner.close()
+        has_ended = runner.close()
     if node.is_to_start_anew:  # an update has put other files in the place of those that run
         os.execv(sys.executable, [*own_command(), *sys.argv[1:]])
+    if not has_ended:  # a thread copies or probes, and Python would wait for it
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 
@@ -104,15 +107,26 @@ class _Runner:
         if self._failure is not None:
             raise self._failure
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Whether everything has ended."""
         self._node.stop_soon()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_WITHIN_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._node.run(self._on_ready))
+            asyncio.run(self._work())
         except BaseException as error:  # raised again on the main thread
+            self._failure = self._failure or error
+        finally:
+            self._over.set()
+
+    async def _work(self) -> None:
+        """Over when the node is: the loop ends only with the last thread that works for it."""
+        try:
+            await self._node.run(self._on_ready)
+        except BaseException as error:
             self._failure = error
         finally:
             self._over.set()
@@ -144,4 +158,4 @@ def _stop(args: argparse.Namespace) -> int:
         raise HostError(
             f"the node was told to end, and still runs after {_STOPS_WITHIN_S:g} s: look at its log"
         )
-    return 0
+    return 0 if has_ended else 1

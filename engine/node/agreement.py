@@ -7,6 +7,7 @@ one has not measured yet is measured when there is time for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import BatonError
+from engine.node.measure import Measurement
 from engine.node.model_folder import LocalModel
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.reports import METHOD as REPORT
@@ -49,7 +51,7 @@ class Agreement:
         """`has_time_for(model)`: whether nothing would suffer if that model were measured now."""
         self._node_id = node_id
         self._shelf = shelf
-        self.reports = reports
+        self._reports = reports
         self._wishes = wishes
         self._links = links
         self._n_ctx = n_ctx
@@ -61,17 +63,19 @@ class Agreement:
         self._failures: dict[str, str] = {}
         self._woken = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._keeping = asyncio.create_task(self._keep(), name="roles")
 
     async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        tasks = [task for task in (self._keeping, self._measuring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def offer_methods(self, offers: Offers) -> None:
-        self.reports.offer_methods(offers)
+        self._reports.offer_methods(offers)
         self._wishes.offer_methods(offers)
         offers.news[_CHANGED] = lambda link, params: self._woken.set()
 
@@ -89,6 +93,14 @@ class Agreement:
         self._woken.set()
         for link in self._links():
             link.tell(_CHANGED)
+        self._on_change()
+
+    async def measure(self, model: LocalModel) -> Measurement:
+        """As `Reports.measure`; roles follow."""
+        found = await self._reports.measure(model)
+        self._failures.pop(model.digest or "", None)
+        self.changed()
+        return found
 
     def with_peer(self, node_id: str, model_id: str | None) -> Roles | None:
         """What was agreed with that computer for the model, by its id here; of any model where none is named."""
@@ -103,23 +115,29 @@ class Agreement:
                 for node_id, agreed in self._roles.items()
                 for model_id, roles in agreed.items()
             ],
-            "not_measured": self._failures,
-            **self.reports.snapshot(),
+            "not_measured": {
+                model.model_id: self._failures[model.digest]
+                for model in self._shelf.models
+                if model.digest is not None and model.digest in self._failures
+            },
+            **self._reports.snapshot(),
         }
 
     async def _keep(self) -> None:
         while True:
             self._woken.clear()
             await self._agree_with_all()
-            model = next(filter(self._has_time_for, self._unmeasured.values()), None)
-            if model is not None:
-                await self._measure(model)
-                continue
-            try:
+            self._measure_one()
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_S if self._unmeasured else None):
                     await self._woken.wait()
-            except TimeoutError:
-                continue
+
+    def _measure_one(self) -> None:
+        """Roles are agreed on meanwhile, too: that may take minutes."""
+        if self._measuring is None or self._measuring.done():
+            model = next(filter(self._has_time_for, self._unmeasured.values()), None)
+            if model is not None:
+                self._measuring = asyncio.create_task(self._try_to_measure(model), name="measure")
 
     async def _agree_with_all(self) -> None:
         self._unmeasured = {}
@@ -145,7 +163,7 @@ class Agreement:
                 continue
             if not theirs.has_model:
                 continue
-            ours = self.reports.of(about, link.peer.node_id)
+            ours = self._reports.of(about, link.peer.node_id)
             # whoever speaks for himself is known by his certificate, and not by what he says
             theirs = msgspec.structs.replace(theirs, node_id=link.peer.node_id)
             agreed[model.model_id] = agree(ours, theirs, self._wishes.current)
@@ -153,10 +171,10 @@ class Agreement:
                 self._unmeasured[model.digest] = model
         return agreed
 
-    async def _measure(self, model: LocalModel) -> None:
+    async def _try_to_measure(self, model: LocalModel) -> None:
         try:
-            await self.reports.measure(model)
+            await self.measure(model)
         except BatonError as error:
             log.warning("%s", error)
             self._failures[model.digest or ""] = str(error)
-        self.changed()
+            self.changed()

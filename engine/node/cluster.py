@@ -37,6 +37,9 @@ _LISTEN_TIMEOUT_S = 15.0
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 
+# An engine whose worker is away for so long asks for it anew: it may have failed for good, or have been ended.
+_ALONE_S = 30.0
+
 _NO_WORKER = Target()
 
 
@@ -143,12 +146,14 @@ class Cluster:
         task.add_done_callback(self._tasks.discard)
 
     async def _join_for_ever(self, join: _Join) -> None:
-        """Try until a worker is ready; then there is nothing to do, until something changes."""
+        """Try until a worker is ready, and again should it stay away."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
                 await self._join(join)
-                return
+                wait_s = _FIRST_WAIT_S
+                await _until_alone(join.engine)
+                continue
             except PeerLost as error:
                 self._note(join, str(error))
                 if not join.link.is_open:
@@ -205,6 +210,19 @@ def _started(answer: Any) -> Started:
         return msgspec.convert(answer, Started)
     except msgspec.ValidationError as error:
         raise ProtocolError(f"the other computer does not say where its worker is: {error}") from None
+
+
+async def _until_alone(engine: LoadedEngine) -> None:
+    """Wait until the engine has had no worker for some time."""
+    while True:
+        while engine.worker.get("connected"):
+            await engine.process.until_changed()
+        try:
+            async with asyncio.timeout(_ALONE_S):
+                while not engine.worker.get("connected"):
+                    await engine.process.until_changed()
+        except TimeoutError:
+            return
 
 
 async def _tell_to_stop(link: PeerLink, digest: str) -> None:

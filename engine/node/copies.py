@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ from engine.node.identity import Identity
 from engine.node.model_folder import LocalModel, free_names
 from engine.node.peer_link import Offers, PeerLink
 from engine.node.shelf import Shelf
-from engine.node.supervisor import end_process
+from engine.node.supervisor import end_process, to_its_end
 from engine.node.transfer import FileEntry, TransferJob
 from engine.paths import own_command
 
@@ -461,7 +461,7 @@ class _Process:
     async def start(self) -> None:
         """Raises ProcessFailed."""
         try:
-            await _to_its_end(self._start())
+            await to_its_end(self._start())
         except OSError as error:
             raise ProcessFailed(f"the process that copies could not be started: {error}") from error
 
@@ -509,17 +509,7 @@ class _Process:
     async def close(self) -> None:
         """End it, if it has not ended by itself; it keeps what came."""
         if self._process is not None:
-            await _to_its_end(end_process(self._process))
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do it; who is cancelled meanwhile waits for it all the same: half a process is nobody's."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
+            await to_its_end(end_process(self._process))
 
 
 def _error(said: dict[str, Any]) -> BatonError:

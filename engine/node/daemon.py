@@ -172,7 +172,7 @@ class Node:
         finally:
             endpoint.stop()
             control.stop()
-            await asyncio.gather(
+            ends = await asyncio.gather(
                 self.cluster.close(),
                 self.engines.close(),
                 self.workers.close(),
@@ -182,6 +182,9 @@ class Node:
                 *serving,
                 return_exceptions=True,
             )
+            for error in ends:
+                if isinstance(error, Exception):
+                    log.error("a part of the node did not end as it should", exc_info=error)
             await self.front.close()
 
     async def _make(self) -> None:
@@ -197,7 +200,7 @@ class Node:
         self._make_models()
         self._make_roles()
         self._offer()
-        self.news.add("node", self._describe)
+        self._node_changed = self.news.add("node", self._describe)
         self._paired = {peer.node_id for peer in self.peers.all()}
         self.peers.on_change(self._on_book)
 
@@ -252,7 +255,7 @@ class Node:
             peer=self._someone,
             own_host=self._own_host,
             memory=data_dir() / "local-network-worked",
-            on_change=add("permission", lambda: self.permission.snapshot()),
+            on_change=self._with_notes(add("permission", lambda: self.permission.snapshot())),
         )
         self.updates = Updates(
             version=baton_version(), name=options.name, allowance=updates_file(), restart=self._start_anew
@@ -281,7 +284,7 @@ class Node:
             self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
         )
-        self.awake = Awake(on_change=add("awake", lambda: self.awake.snapshot()))
+        self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
@@ -365,8 +368,18 @@ class Node:
 
     # what the parts are told of each other
 
+    def _with_notes(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """For a part that `_notes` tell of, too."""
+
+        def told() -> None:
+            changed()
+            self._node_changed()
+
+        return told
+
     def _on_found(self) -> None:
         self._found_changed()
+        self._node_changed()
         self.links.look_again()
 
     def _on_book(self) -> None:

@@ -97,6 +97,7 @@ class LoadedEngine:
         """Have it work with another worker, or with none."""
         if target != self.target:
             self.target = target
+            self.process.ready.pop("listen_port", None)  # that of the last one
             self.process.tell(_WORKER, target.line())
 
     def snapshot(self) -> dict[str, Any]:
@@ -230,12 +231,12 @@ class Engines:
                 f"{memory.total_bytes / 1e9:.1f} GB of memory: take a smaller model, or a smaller --ctx"
             )
         for engine in sorted(self._engines.values(), key=lambda engine: engine.used_at):
-            if model.needed_bytes <= self._memory().available_bytes:
+            if model.needed_bytes <= self._available_bytes():
                 return
             if engine.n_active == 0:
                 log.info("%s is unloaded to make room for %s", engine.model.model_id, model.model_id)
                 await self.unload(engine.model.model_id)
-        short = model.needed_bytes - self._memory().available_bytes
+        short = model.needed_bytes - self._available_bytes()
         if short > 0 and self._engines:
             busy = ", ".join(self._engines)
             raise Refused(
@@ -247,3 +248,12 @@ class Engines:
         if short > 0:
             # What other programs hold may be given back: the engine will say if it is not.
             log.warning("%s needs %.1f GB more than are free just now", model.model_id, short / 1e9)
+
+    def _available_bytes(self) -> int:
+        """What is free, less what those that are loading have not taken yet."""
+        to_come = sum(
+            engine.model.needed_bytes * (1 - engine.progress)
+            for engine in self._engines.values()
+            if engine.process.state is State.STARTING
+        )
+        return self._memory().available_bytes - int(to_come)

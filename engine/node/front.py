@@ -194,7 +194,7 @@ class Front:
             model=model,
             last_event_id=request.headers.get("last-event-id"),
         )
-        return _Passing(await self._ask(ask), request.app.state.exchanges)
+        return _Passing(self._ask, ask, request.app.state.exchanges)
 
     async def _ask(self, ask: Ask) -> Answer:
         """Ask whoever decodes; this computer answers itself where the other one is just lost."""
@@ -343,12 +343,14 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Passing:
-    """Sends an answer on as it comes; an ASGI response. A client that goes takes the answer with it."""
+    """Asks, and sends the answer on as it comes; an ASGI response. A client that goes takes its request with it."""
 
-    def __init__(self, answer: Answer, exchanges: Exchanges) -> None:
-        self._answer = answer
+    def __init__(self, ask_it: Callable[[Ask], Awaitable[Answer]], ask: Ask, exchanges: Exchanges) -> None:
+        self._ask_it = ask_it
+        self._ask = ask
         self._exchanges = exchanges
         self._task: asyncio.Task[None] | None = None
+        self._has_begun = self._is_closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._exchanges.add(self)
@@ -357,24 +359,33 @@ class _Passing:
         try:
             await asyncio.wait([self._task, client], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._exchanges.discard(self)
             self._task.cancel()
             client.cancel()
-            await asyncio.gather(self._task, client, return_exceptions=True)
-            await self._answer.close()
-            self._exchanges.discard(self)
+            results = await asyncio.gather(self._task, client, return_exceptions=True)
+        if self._has_begun:
+            return
+        if isinstance(results[0], Exception):
+            raise results[0]
+        if self._is_closing:
+            raise HostError("Baton is shutting down")
 
     def notify_closing(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self._is_closing = True
 
     async def _send(self, send: Send) -> None:
-        headers = [
-            (name.encode(), value.encode("latin-1", "replace")) for name, value in self._answer.headers
-        ]
-        await send({"type": "http.response.start", "status": self._answer.status, "headers": headers})
-        async for part in self._answer.parts():
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        answer = await self._ask_it(self._ask)
+        self._has_begun = True
+        try:
+            headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            async for part in answer.parts():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await answer.close()
 
 
 def _checked(params: Any) -> Ask:

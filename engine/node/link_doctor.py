@@ -100,6 +100,7 @@ class LinkDoctor:
         self._last: Report | None = None
         self._network: Network | None = None
         self._rechecking: asyncio.Task[None] | None = None
+        self._has_changed = False
         self._rechecked_s = -_PROBE_AGAIN_AFTER_S
         self._outline: object = None
         self._events = InterfaceEvents(self.on_interfaces_changed)
@@ -189,11 +190,18 @@ class LinkDoctor:
 
     def on_interfaces_changed(self) -> None:
         """Probe again what is not as it was measured, once things have settled; called on the node's loop."""
+        self._has_changed = True
         if self._rechecking is None or self._rechecking.done():
-            self._rechecking = asyncio.create_task(self._recheck())
+            self._rechecking = asyncio.create_task(self._recheck_until_quiet())
+
+    async def _recheck_until_quiet(self) -> None:
+        """What changes while it is looked at, or while the link is probed, is looked at after that."""
+        while self._has_changed:
+            await asyncio.sleep(_SETTLE_S)
+            self._has_changed = False
+            await self._recheck()
 
     async def _recheck(self) -> None:
-        await asyncio.sleep(_SETTLE_S)
         outline = await asyncio.to_thread(_outline)
         if outline == self._outline:
             return

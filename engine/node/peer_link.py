@@ -179,6 +179,12 @@ class PeerLink:
         except BatonError as error:
             self._finish(error)
             raise self.reason from error
+        except Exception as error:
+            log.exception("a mistake on the link with %s", self.peer.name)
+            self._finish(
+                PeerLost(f"Baton made a mistake on the link with {self.peer.name}: its log has the details")
+            )
+            raise self.reason from error
         finally:
             self._finish(PeerLost(f"the link with {self.peer.name} was ended here"))
             beats.cancel()

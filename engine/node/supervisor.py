@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,13 @@ class EngineProcess:
                 return True
         return False
 
+    async def until_tried(self, timeout_s: float) -> None:
+        """Wait, no longer than that, until it is clear how this start has gone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.state is State.STARTING:
+                    await self.until_changed()
+
     async def until_changed(self) -> None:
         """Wait for the next state, or the next thing that it says."""
         self._changed.clear()
@@ -164,8 +171,11 @@ class EngineProcess:
         self._write(line)
 
     async def stop(self) -> None:
-        """End the process, and start none again."""
+        """End the process, and start none again; who is cancelled meanwhile waits for that all the same."""
         self._stopping = True
+        await to_its_end(self._stop())
+
+    async def _stop(self) -> None:
         if self._keeper is None:
             return
         process = self._process
@@ -229,6 +239,8 @@ class EngineProcess:
         except OSError as error:
             return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
         self._process = process
+        if self._stopping and process.returncode is None:
+            process.kill()  # it has nothing to put away yet
         for line in self._told.values():
             self._write(line)
         logging_task = asyncio.create_task(self._read_log(process))
@@ -321,6 +333,16 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do it; who is cancelled meanwhile waits for it all the same: half a process is nobody's."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> Any:

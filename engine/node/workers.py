@@ -25,7 +25,8 @@ from engine.wire.messages import Digest, Name
 
 log = logging.getLogger(__name__)
 
-# A worker outlives the link with the computer that it works for by this much: cables are pulled, daemons restarted.
+# A worker outlives the link by which it was asked for by this much, unless it is asked for again: cables are pulled and
+# daemons restarted, and who wants it no more meanwhile cannot say so.
 KEPT_WITHOUT_LINK_S = 60.0
 
 # The largest models take minutes to load from a slow disk.
@@ -63,8 +64,15 @@ class _Worker:
     peer_id: str
     peer_name: str
     asked: StartPrefill
+    asked_by: PeerLink
     process: EngineProcess
     link: dict[str, Any]
+    ending: asyncio.TimerHandle | None = None
+
+    def let_be(self) -> None:
+        if self.ending is not None:
+            self.ending.cancel()
+            self.ending = None
 
 
 class Workers:
@@ -93,13 +101,10 @@ class Workers:
         self._on_change = on_change
         self._workers: dict[tuple[str, str], _Worker] = {}
         self._starting = asyncio.Lock()  # two calls for one model get one worker
-        self._lonely: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        for handle in self._lonely.values():
-            handle.cancel()
-        await asyncio.gather(*(self._end(key) for key in list(self._workers)))
+        await asyncio.gather(*self._tasks, *(self._end(key) for key in list(self._workers)))
 
     def snapshot(self) -> list[dict[str, Any]]:
         return [
@@ -121,20 +126,21 @@ class Workers:
     async def start(self, link: PeerLink, params: Any) -> Any:
         """`prefill.start`: have a worker ready; its port where it waits to be called. Raises PeerRefused."""
         asked = msgspec.convert(params, StartPrefill)
-        key = (link.peer.node_id, asked.digest)
         async with self._starting:
-            worker = await self._worker_for(link, asked, key)
-        await worker.process.until_settled(_LOAD_TIMEOUT_S)
+            worker = await self._worker_for(link, asked)
+        await worker.process.until_tried(_LOAD_TIMEOUT_S)
         if worker.process.state is not State.READY:
             if worker.process.state is State.FAILED:
-                await self._end(key)
+                await self._end((link.peer.node_id, asked.digest))
             raise PeerRefused(str(worker.process.failure()))
         return {"port": worker.process.port}
 
-    async def _worker_for(self, link: PeerLink, asked: StartPrefill, key: tuple[str, str]) -> _Worker:
-        """The one that runs, or a new one. Raises ModelNotFound."""
+    async def _worker_for(self, link: PeerLink, asked: StartPrefill) -> _Worker:
+        key = (link.peer.node_id, asked.digest)
         worker = self._workers.get(key)
         if worker is not None and worker.asked == asked:
+            worker.asked_by = link
+            worker.let_be()
             return worker
         await self._end(key)
         path = await self._find(asked.digest)
@@ -159,24 +165,14 @@ class Workers:
 
     def look_again(self) -> None:
         """Links or pairings have changed."""
-        linked = {link.peer.node_id for link in self._links().all()}
+        links = {link.peer.node_id: link for link in self._links().all()}
         paired = {peer["node_id"] for peer in self._links().snapshot()}
-        for key in list(self._workers):
-            peer_id = key[0]
-            if peer_id not in paired:
+        for key, worker in list(self._workers.items()):
+            if worker.peer_id not in paired:
                 self._spawn_end(key)
-            elif peer_id in linked:
-                if (handle := self._lonely.pop(peer_id, None)) is not None:
-                    handle.cancel()
-            elif peer_id not in self._lonely:
+            elif links.get(worker.peer_id) is not worker.asked_by and worker.ending is None:
                 loop = asyncio.get_running_loop()
-                self._lonely[peer_id] = loop.call_later(KEPT_WITHOUT_LINK_S, self._end_all_of, peer_id)
-
-    def _end_all_of(self, peer_id: str) -> None:
-        self._lonely.pop(peer_id, None)
-        for key in list(self._workers):
-            if key[0] == peer_id:
-                self._spawn_end(key)
+                worker.ending = loop.call_later(KEPT_WITHOUT_LINK_S, self._spawn_end, key)
 
     def _spawn_end(self, key: tuple[str, str]) -> None:
         task = asyncio.create_task(self._end(key))
@@ -186,6 +182,7 @@ class Workers:
     async def _end(self, key: tuple[str, str]) -> None:
         worker = self._workers.pop(key, None)
         if worker is not None:
+            worker.let_be()
             self._on_change()
             await worker.process.stop()
 
@@ -206,7 +203,12 @@ class Workers:
             has_health=False,
         )
         worker = _Worker(
-            peer_id=link.peer.node_id, peer_name=link.peer.name, asked=asked, process=process, link={}
+            peer_id=link.peer.node_id,
+            peer_name=link.peer.name,
+            asked=asked,
+            asked_by=link,
+            process=process,
+            link={},
         )
         return worker
 

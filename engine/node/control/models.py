@@ -127,7 +127,7 @@ async def _measure(request: Request) -> Response:
     model = node.shelf.find(asked.model)
 
     async def work() -> AsyncGenerator[dict[str, Any], None]:
-        yield msgspec.to_builtins(await node.agreement.reports.measure(model))
+        yield msgspec.to_builtins(await node.agreement.measure(model))
 
     return _lines(work())
 

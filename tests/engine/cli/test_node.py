@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import psutil
 import pytest
 
+from engine.cli import node as node_command
 from tests.engine.node.nodes import TIMEOUT_S, NodeProcess, events
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
@@ -160,6 +163,21 @@ def test_news_come_as_they_happen(node: NodeProcess) -> None:
     assert "ready" in states and len(set(states)) > 1
 
 
+def test_what_its_user_should_know_is_news(node: NodeProcess) -> None:
+    """That a model keeps the computer awake, or that nothing can."""
+    note = json.loads((node.folder / "cache" / "baton" / "node" / "node.json").read_text())
+    url, key = f"http://127.0.0.1:{note['port']}/events", {"Authorization": f"Bearer {note['token']}"}
+    engine(node)
+    with httpx.stream("GET", url, headers=key, timeout=TIMEOUT_S) as response:
+        told = events(response)
+        before = next(told)["node"]["notes"]
+        httpx.post(f"{node.endpoint}/models/unload", json={"model": MODEL}, timeout=TIMEOUT_S)
+        after = next(news["node"]["notes"] for news in told if "node" in news)
+    assert len(after) == len(before) - 1
+    httpx.post(f"{node.endpoint}/models/load", json={"model": MODEL}, timeout=TIMEOUT_S).raise_for_status()
+    engine(node)
+
+
 def test_a_second_node_names_the_first(node: NodeProcess) -> None:
     complaint = node.baton("node", "--port", "0", expect=2)
     assert node.process is not None
@@ -187,3 +205,28 @@ def test_engines_do_not_outlive_a_killed_node(smollm2_path: Path, tmp_path: Path
         engine_process.wait(TIMEOUT_S)
         node.start()
         assert node.ask(MODEL, "Hello")["tokens"]
+
+
+def test_a_node_ends_though_a_thread_of_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that copies a model, say: nobody waits for that."""
+    monkeypatch.setattr(node_command, "_CLOSE_WITHIN_S", 0.1)
+    release = threading.Event()
+
+    class Stuck:
+        async def run(self, on_ready: Any) -> None:
+            asyncio.get_running_loop().run_in_executor(None, release.wait)
+
+        def stop_soon(self) -> None:
+            pass
+
+    runner = node_command._Runner(cast(Any, Stuck()), on_ready=None)
+    main = threading.Thread(target=runner.run, daemon=True)
+    main.start()
+    try:
+        main.join(TIMEOUT_S)
+        assert not main.is_alive()
+        assert not runner.close()
+    finally:
+        release.set()
+    runner._thread.join(TIMEOUT_S)
+    assert runner.close()

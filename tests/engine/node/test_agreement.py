@@ -28,8 +28,16 @@ class Known(Measurements):
     """Finds every model as fast as it is told to be; None where it cannot be measured."""
 
     rates: tuple[float, float] | None = (1000.0, 10.0)
+    takes_long = False
+    n_running = 0
 
     async def _run(self, model: Path) -> Measurement:
+        if self.takes_long:
+            self.n_running += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.n_running -= 1
         if self.rates is None:
             raise ProcessFailed(f"{model.name} could not be measured")
         prefill, decode = self.rates
@@ -198,9 +206,48 @@ def test_a_model_that_cannot_be_measured_is_tried_once_and_that_is_shown(tmp_pat
         here.measurements.rates = None
         await start(here, there)
         await until((here, there), lambda: bool(there.agreement.snapshot()["measured"]))
-        await until((here, there), lambda: bool(here.agreement.snapshot()["not_measured"]))
+        await until((here, there), lambda: list(here.agreement.snapshot()["not_measured"]) == ["m"])
         ours = here.roles(there)
         assert ours is not None and "not both measured" in ours.reason
+
+    run(tmp_path, work)
+
+
+def test_one_that_is_measured_after_all_is_not_shown_as_one_that_cannot_be(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        here.measurements.rates = None
+        await start(here, there)
+        await until((here, there), lambda: bool(here.agreement.snapshot()["not_measured"]))
+        here.measurements.rates = (4000.0, 20.0)
+        await here.agreement.measure(here.shelf.find("m"))
+        assert here.agreement.snapshot()["not_measured"] == {}
+        await until((here, there), lambda: "not both measured" not in str(here.roles(there)))
+
+    run(tmp_path, work)
+
+
+def test_roles_follow_a_wish_while_a_model_is_measured(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        for node in (here, there):
+            node.measurements.takes_long = True
+        await start(here, there)
+        await until((here, there), lambda: here.roles(there) is not None)
+        here.wishes.say(here.node_id, here.end.links.all())
+        await until((here, there), lambda: both_agree(here, there, here, there))
+        here.wishes.say(there.node_id, here.end.links.all())
+        await until((here, there), lambda: both_agree(here, there, there, here))
+        assert here.measurements.n_running == there.measurements.n_running == 1
+        await here.agreement.close()
+        assert here.measurements.n_running == 0
+
+    run(tmp_path, work)
+
+
+def test_a_wish_that_changes_no_role_is_news_all_the_same(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        here.changed.clear()
+        here.wishes.say(here.node_id, [])
+        assert here.changed.is_set()
 
     run(tmp_path, work)
 
@@ -211,6 +258,7 @@ def test_a_report_that_is_not_valid_changes_nothing(tmp_path: Path, told: object
         async def lie(link: object, params: object) -> object:
             return told
 
+        here.has_time = there.has_time = False  # what is measured changes something
         await start(here, there)
         await until((here, there), lambda: here.roles(there) is not None)
         before = here.roles(there)

@@ -62,7 +62,10 @@ class Computer:
         )
 
     def memory(self) -> Memory:
-        taken = sum(engine.model.needed_bytes for engine in self.engines.all())
+        taken = sum(
+            int(engine.model.needed_bytes * (1.0 if engine.is_ready else engine.progress))
+            for engine in self.engines.all()
+        )
         return Memory(
             total_bytes=self.total_bytes,
             available_bytes=max(0, self.total_bytes - taken - self.others_bytes),
@@ -119,6 +122,18 @@ def test_the_least_recently_used_goes_when_memory_is_short(computer: Computer) -
         await use(computer, "a")
         await use(computer, "c")
         assert computer.loaded == ["a", "c"]
+
+    run(computer, work())
+
+
+def test_what_is_being_loaded_will_need_its_memory(computer: Computer) -> None:
+    computer.sizes = {"slow": 6, "b": 6}
+
+    async def work() -> None:
+        await computer.engines.load("slow")
+        assert computer.memory().available_bytes == 10 * GB
+        await use(computer, "b")
+        assert computer.loaded == ["b"]
 
     run(computer, work())
 

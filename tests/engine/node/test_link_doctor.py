@@ -282,3 +282,28 @@ def test_a_link_that_has_changed_is_probed_again_by_one_of_the_two(
             assert lower.ceiling_for(higher._node_id) is None
 
     run(work())
+
+
+def test_what_changes_while_the_link_is_looked_at_is_looked_at_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_doctor, "_SETTLE_S", 0)
+    looks: list[int] = []
+
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (_, _, doctor, _):
+            loop = asyncio.get_running_loop()
+
+            def outline() -> int:
+                looks.append(1)
+                if len(looks) == 1:  # the cable goes while interfaces are read
+                    loop.call_soon_threadsafe(doctor.on_interfaces_changed)
+                return len(looks)
+
+            monkeypatch.setattr(link_doctor, "_outline", outline)
+            doctor.on_interfaces_changed()
+            assert doctor._rechecking is not None
+            await doctor._rechecking
+            assert len(looks) == 2
+
+    run(work())

@@ -549,3 +549,20 @@ def test_a_sentence_from_elsewhere_is_one_line_of_plain_text(tmp_path: Path) -> 
             assert str(refused.value).isprintable()
 
     run(work())
+
+
+def test_a_mistake_in_what_listens_ends_the_link_and_another_one_comes(tmp_path: Path) -> None:
+    """One that stayed as it is would pass for a link for ever."""
+
+    def listen(link: PeerLink, params: object) -> None:
+        raise ZeroDivisionError
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.news["word"] = listen
+            old = right.link
+            assert left.link is not None
+            left.link.tell("word")
+            await right.until(lambda: right.link is not None and right.link is not old)
+
+    asyncio.run(work())

@@ -113,6 +113,44 @@ def test_one_that_is_killed_comes_back_and_is_told_the_same_again(tmp_path: Path
     run(work())
 
 
+@pytest.mark.parametrize("n_turns", range(12))
+def test_one_that_is_stopped_while_it_is_being_started_ends(tmp_path: Path, n_turns: int) -> None:
+    """Nothing is known of a process before it is there; it is ended all the same, and `stop` comes back."""
+
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process.start()
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(TIMEOUT_S):
+            await kept.process.stop()
+        assert (kept.process.state, kept.process.pid) == (State.STOPPED, None)
+
+    run(work())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="knows no signals")
+def test_one_that_hangs_is_killed_though_whoever_stops_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_GRACE_S", 0.1)
+
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process.tell("greeting", "hello")
+        kept.process.start()
+        await kept.until(lambda: kept.process.state is State.READY)
+        os.kill(kept.process.ready["pid"], signal.SIGSTOP)
+        stopping = asyncio.create_task(kept.process.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert stopping.cancelled()
+        assert (kept.process.state, kept.process.pid) == (State.STOPPED, None)
+
+    run(work())
+
+
 def test_one_that_was_asked_for_what_cannot_be_says_why_and_stays_down(tmp_path: Path) -> None:
     async def work() -> None:
         kept = Kept(tmp_path, "refuse")

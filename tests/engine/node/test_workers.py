@@ -31,7 +31,7 @@ class Process:
     def start(self) -> None:
         self.started.append(self)
 
-    async def until_settled(self, timeout_s: float) -> None:
+    async def until_tried(self, timeout_s: float) -> None:
         pass
 
     async def stop(self) -> None:

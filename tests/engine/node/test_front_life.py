@@ -1,0 +1,99 @@
+"""The node's endpoint: nobody's request goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from engine.node.engines import Engines, LoadedEngine
+from engine.node.front import Front
+from engine.server.settings import ServerSettings
+
+TIMEOUT_S = 20.0
+
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/completions",
+    "raw_path": b"/v1/completions",
+    "query_string": b"",
+    "root_path": "",
+    "scheme": "http",
+    "http_version": "1.1",
+    "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+    "client": ("127.0.0.1", 1),
+    "server": ("127.0.0.1", 1),
+}
+
+
+class Asked:
+    """The endpoint in front of engines that never answer; `events` are how their requests went."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[str] = asyncio.Queue()
+        self.is_gone = asyncio.Event()
+        self.sent: list[Any] = []
+
+        async def refresh() -> None:
+            pass
+
+        self.front = Front(
+            cast(Engines, SimpleNamespace(use=self._use)),
+            settings=ServerSettings(),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=lambda: [{"id": "model"}],
+            refresh=refresh,
+            problem_of=lambda name: "",
+        )
+        self.app = self.front.build_app()
+        self._body = [json.dumps({"model": "model", "prompt": "Hello"}).encode()]
+
+    async def _use(self, model_id: str) -> LoadedEngine:
+        self.events.put_nowait("asked")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.events.put_nowait("ended")
+        raise AssertionError
+
+    async def answer(self) -> None:
+        await self.app(SCOPE, self._receive, self._send)
+
+    async def _receive(self) -> Any:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("is_client", [True, False], ids=["client", "server"])
+def test_a_request_ends_with_its_client_and_with_the_server_before_anything_was_answered(
+    is_client: bool,
+) -> None:
+    """A whole answer has its head at the end only, and may be minutes away."""
+
+    async def work() -> None:
+        asked = Asked()
+        async with asyncio.timeout(TIMEOUT_S):
+            answering = asyncio.create_task(asked.answer())
+            assert await asked.events.get() == "asked"
+            if is_client:
+                asked.is_gone.set()
+            else:
+                asked.app.state.exchanges.close_all()
+            assert await asked.events.get() == "ended"
+            await answering
+            await asked.front.close()
+        told = [message.get("status") for message in asked.sent if "status" in message]
+        assert told == ([] if is_client else [httpx.codes.INTERNAL_SERVER_ERROR])
+
+    asyncio.run(work())

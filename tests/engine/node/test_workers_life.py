@@ -1,0 +1,165 @@
+"""Workers for paired computers: there as long as they are asked for, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import PeerRefused
+from engine.node import supervisor, workers
+from engine.node.identity import TrustStore
+from engine.node.supervisor import State
+from engine.node.workers import START, STOP, Workers
+from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+
+CHILD = """
+import json, sys
+if "broken" in sys.argv[sys.argv.index("--model") + 1]:
+    print("baton: there is no memory left", file=sys.stderr)
+    sys.exit(1)
+print(json.dumps({"ready": True, "port": 7}), flush=True)
+for line in sys.stdin:
+    pass
+"""
+
+ASKED = {"digest": "a" * 64, "model": "model", "n_ctx": 64, "n_slots": 1, "dial": 9}
+
+
+@pytest.fixture(autouse=True)
+def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            await work
+
+    asyncio.run(bounded())
+
+
+@dataclass
+class Pair:
+    """`asks` has the link with the computer where the workers run."""
+
+    asks: End
+    runs: End
+    workers: Workers
+
+    async def ask(self, method: str = START, **changes: Any) -> Any:
+        assert self.asks.link is not None
+        asked = ASKED if method == START else {"digest": ASKED["digest"]}
+        return await self.asks.link.call(method, asked | changes)
+
+    async def link_anew(self) -> None:
+        old = self.runs.link
+        assert self.asks.link is not None
+        await self.asks.link.close("the cable was pulled")
+        await self.runs.until(lambda: self.runs.link is None)
+        self.workers.look_again()
+        await self.runs.until(lambda: self.runs.link is not None)
+        await self.asks.until(lambda: self.asks.link is not None and self.asks.link.is_open)
+        assert self.runs.link is not old
+        self.workers.look_again()
+
+
+def _is_ending(worker: Any) -> bool:
+    return worker.ending is not None
+
+
+@contextlib.asynccontextmanager
+async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
+    async def find(digest: str) -> Path | None:
+        await asyncio.sleep(0)
+        return folder / model
+
+    async with two_ends(folder) as (asks, runs):
+        found = Workers(
+            find=find,
+            name="right",
+            links=lambda: runs.links,
+            trust=TrustStore(folder),
+            words=(),
+            environment={},
+            log_folder=folder,
+            on_change=runs.changed.set,
+        )
+        runs.offers.calls.update({START: found.start, STOP: found.stop})
+        try:
+            yield Pair(asks, runs, found)
+        finally:
+            await found.close()
+
+
+def test_one_is_started_for_who_asks_and_ended_when_he_says_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_pair(tmp_path) as pair:
+            assert await pair.ask() == {"port": 7}
+            (one,) = pair.workers.snapshot()
+            assert (one["model"], one["state"]) == ("model", State.READY)
+            await pair.ask(STOP)
+            assert pair.workers.snapshot() == []
+
+    run(work())
+
+
+def test_two_who_ask_at_once_get_the_same_one(tmp_path: Path) -> None:
+    """None is left over that nobody knows of."""
+
+    async def work() -> None:
+        async with a_pair(tmp_path) as pair:
+            await asyncio.gather(pair.ask(), pair.ask())
+            (one,) = pair.workers.snapshot()
+            assert one["starts"] == 1
+
+    run(work())
+
+
+def test_one_that_is_not_asked_for_again_after_the_link_was_lost_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model may have been unloaded meanwhile, or the other node started anew: nobody will say so."""
+    monkeypatch.setattr(workers, "KEPT_WITHOUT_LINK_S", 0.01)
+
+    async def work() -> None:
+        async with a_pair(tmp_path) as pair:
+            await pair.ask()
+            await pair.link_anew()
+            await pair.runs.until(lambda: pair.workers.snapshot() == [])
+
+    run(work())
+
+
+def test_one_that_is_asked_for_again_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_pair(tmp_path) as pair:
+            await pair.ask()
+            await pair.link_anew()
+            (worker,) = pair.workers._workers.values()
+            assert _is_ending(worker)
+            await pair.ask()
+            pair.workers.look_again()
+            assert not _is_ending(worker)
+            assert [one["starts"] for one in pair.workers.snapshot()] == [1]
+
+    run(work())
+
+
+def test_why_one_does_not_start_is_told_at_once_though_it_is_tried_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_pair(tmp_path, "broken") as pair:
+            with pytest.raises(PeerRefused, match="there is no memory left"):
+                await pair.ask()
+            (one,) = pair.workers.snapshot()
+            assert one["last_exits"][0]["reason"] == "there is no memory left"
+
+    run(work())
