@@ -109,7 +109,7 @@ class Agreement:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "wish": msgspec.to_builtins(self._wishes.current),
+            "wishes": self._wishes.snapshot(),
             "agreed": [
                 {"peer": node_id, "model": model_id, **roles.snapshot()}
                 for node_id, agreed in self._roles.items()
@@ -166,7 +166,7 @@ class Agreement:
             ours = self._reports.of(about, link.peer.node_id)
             # whoever speaks for himself is known by his certificate, and not by what he says
             theirs = msgspec.structs.replace(theirs, node_id=link.peer.node_id)
-            agreed[model.model_id] = agree(ours, theirs, self._wishes.current)
+            agreed[model.model_id] = agree(ours, theirs, self._wishes.with_peer(link.peer.node_id))
             if ours.measurement is None and model.digest not in self._failures:
                 self._unmeasured[model.digest] = model
         return agreed

@@ -338,7 +338,12 @@ class Node:
             Measurements(cache_dir() / "measured", device="auto", version=baton_version()),
             link_bytes_per_s=self._link_bytes_per_s,
         )
-        self.wishes = Wishes(data_dir() / "roles.json", node_id, on_change=lambda: self.agreement.changed())
+        self.wishes = Wishes(
+            data_dir() / "roles.json",
+            node_id,
+            paired=lambda: [peer.node_id for peer in self.peers.all()],
+            on_change=lambda: self.agreement.changed(),
+        )
         self.agreement = Agreement(
             node_id,
             self.shelf,
@@ -384,6 +389,7 @@ class Node:
 
     def _on_book(self) -> None:
         """Somebody was paired, or is not any more; a role that was asked for in the pairing is wished from now on."""
+        self.wishes.forget_unpaired()
         for peer in self.peers.all():
             if peer.node_id not in self._paired and peer.role_wish is not None:
                 prefills = peer if peer.role_wish is Role.PREFILL else self.identity

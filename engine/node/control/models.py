@@ -156,7 +156,7 @@ async def _wish(request: Request) -> Response:
     node = request.app.state.node
     asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Roles)
     node.wishes.say(asked.prefill, node.links.all())
-    return JSONResponse(msgspec.to_builtins(node.wishes.current))
+    return JSONResponse(node.wishes.snapshot())
 
 
 def _link_to(node: Any, name: str | None) -> PeerLink:

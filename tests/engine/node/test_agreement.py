@@ -72,7 +72,12 @@ def new_node(end: End, folder: Path, name: str) -> Node:
         in_use=set,
     )
     measurements = Known(folder / "measured", device="auto", version="1")
-    wishes = Wishes(folder / "roles.json", end.identity.node_id, on_change=lambda: agreement.changed())
+    wishes = Wishes(
+        folder / "roles.json",
+        end.identity.node_id,
+        paired=lambda: [peer.node_id for peer in end.book.all()],
+        on_change=lambda: agreement.changed(),
+    )
     reports = Reports(end.identity.node_id, name, shelf, measurements, link_bytes_per_s=lambda node_id: 1e9)
     agreement = Agreement(
         end.identity.node_id,
@@ -173,7 +178,7 @@ def test_a_wish_said_on_one_is_met_by_both(tmp_path: Path) -> None:
         await until((here, there), lambda: both_agree(here, there, there, here))
         there.wishes.say("auto", there.end.links.all())
         await until((here, there), lambda: both_agree(here, there, here, there))
-        assert here.agreement.snapshot()["wish"]["prefill"] == "auto"
+        assert here.agreement.snapshot()["wishes"][there.node_id]["prefill"] == "auto"
 
     run(tmp_path, work)
 

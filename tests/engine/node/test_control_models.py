@@ -30,7 +30,12 @@ def new_node(end: End, folder: Path) -> SimpleNamespace:
     node = SimpleNamespace(
         shelf=shelf,
         copies=Copies(shelf, end.identity, on_change=lambda: None),
-        wishes=Wishes(folder / "roles.json", end.identity.node_id, on_change=lambda: None),
+        wishes=Wishes(
+            folder / "roles.json",
+            end.identity.node_id,
+            paired=lambda: [peer.node_id for peer in end.book.all()],
+            on_change=lambda: None,
+        ),
         links=end.links,
         peers=end.book,
     )
@@ -116,8 +121,12 @@ def test_a_file_is_imported_and_removed(tmp_path: Path) -> None:
 
 def test_a_wish_for_roles_is_taken(tmp_path: Path) -> None:
     async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
-        answer = (await client.post("/roles", json={"prefill": "a" * 32})).json()
-        assert (answer["prefill"], answer["count"]) == ("a" * 32, 1)
+        (peer,) = (await client.get("/models")).json()["peers"]
+        answer = (await client.post("/roles", json={"prefill": peer["node_id"]})).json()
+        assert answer == {
+            peer["node_id"]: {"prefill": peer["node_id"], "count": 1, "by": answer[peer["node_id"]]["by"]}
+        }
+        assert (await client.post("/roles", json={"prefill": "a" * 32})).status_code == 400
         assert (await client.post("/roles", json={"prefill": "me"})).status_code == 400
 
     run(tmp_path, work)
