@@ -490,7 +490,7 @@ class Node:
             {
                 "id": model.model_id,
                 "object": "model",
-                "created": int(model.path.stat().st_mtime),
+                "created": _changed_at(model.path),
                 "owned_by": "baton",
                 "status": self._model_status(model.model_id),
                 "meta": {
@@ -598,6 +598,14 @@ def _routes() -> list[BaseRoute]:
 
 def _settled_identity(folder: str | None, key_secrets: Secrets) -> Identity:
     return Identity.load_or_create(identity_dir(folder), key_secrets).settled(key_secrets)
+
+
+def _changed_at(path: Path) -> int:
+    """Of a file that may be gone since it was looked at."""
+    try:
+        return int(path.stat().st_mtime)
+    except OSError:
+        return 0
 
 
 def _memory() -> Memory:

@@ -57,7 +57,9 @@ class Memory:
 class LoadedEngine:
     """One model's engine, from the moment it is asked for."""
 
-    def __init__(self, model: ModelFile, process: EngineProcess) -> None:
+    def __init__(
+        self, model: ModelFile, process: EngineProcess, *, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         self.model = model
         self.process = process
         self.progress = 0.0
@@ -65,6 +67,7 @@ class LoadedEngine:
         self.used_at = time.time()
         self.worker: dict[str, Any] = {}
         self.target = Target()
+        self._on_change = on_change
 
     @property
     def is_ready(self) -> bool:
@@ -88,10 +91,12 @@ class LoadedEngine:
     def in_use(self) -> Iterator[LoadedEngine]:
         self.n_active += 1
         try:
+            self._on_change()
             yield self
         finally:
             self.n_active -= 1
             self.used_at = time.time()
+            self._on_change()
 
     def retarget(self, target: Target) -> None:
         """Have it work with another worker, or with none."""
@@ -163,7 +168,8 @@ class Engines:
             return engine
         if engine.process.state is State.FAILED:
             # Somebody has to be told, and the next one may try again: the file may have been mended.
-            await self.unload(model_id)
+            if self._engines.get(model_id) is engine:
+                await self.unload(model_id)
             raise engine.process.failure()
         raise engine.still_loading()
 
@@ -203,7 +209,7 @@ class Engines:
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,
         )
-        engine = LoadedEngine(model, process)
+        engine = LoadedEngine(model, process, on_change=self._on_change)
         process.tell(_WORKER, engine.target.line())
         return engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -14,11 +14,9 @@ from starlette.routing import Route
 from engine.errors import BatonError, InvalidRequest
 from engine.link.report import Report
 from engine.link.tune import MAX_MTU, MIN_MTU
+from engine.node.control.asked import asked_of
 from engine.node.link_doctor import LinkDoctor
-from engine.server.handlers import content_of
 from engine.server.json import JSONResponse, encode
-
-_MAX_BODY_BYTES = 1 << 16
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -53,7 +51,7 @@ async def _link(request: Request) -> Response:
 
 async def _probe(request: Request) -> Response:
     """Lines of JSON: `part` as each begins, and at last `report`, or `error`."""
-    asked = _as(await content_of(request, _MAX_BODY_BYTES), _ProbeAsked)
+    asked = await asked_of(request, _ProbeAsked)
     parts: asyncio.Queue[str | None] = asyncio.Queue()
     doctor = _doctor(request)
 
@@ -90,13 +88,6 @@ async def _plan(request: Request) -> Response:
 
 async def _tune(request: Request) -> Response:
     """Apply the plan or undo it; the system asks the person at this computer first. All steps that were done."""
-    asked = _as(await content_of(request, _MAX_BODY_BYTES), _TuneAsked)
+    asked = await asked_of(request, _TuneAsked)
     steps = await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)
     return JSONResponse({"steps": steps})
-
-
-def _as(content: dict[str, Any], kind: type[Any]) -> Any:
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error)) from None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -15,19 +15,15 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
+from engine.node.control.asked import asked_of
 from engine.node.model_folder import ToldModel
 from engine.node.peer_link import PeerLink
 from engine.node.progress import Silent
 from engine.server.errors import error_body
-from engine.server.handlers import content_of
 from engine.server.json import JSONResponse, encode
-
-_MAX_BODY_BYTES = 65_536
 
 # Between two signs of life to a client that watches.
 _KEEPALIVE_S = 1.0
-
-_Asked = TypeVar("_Asked", bound=msgspec.Struct)
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -92,7 +88,7 @@ async def _models_of(link: PeerLink) -> dict[str, Any]:
 
 async def _send(request: Request) -> Response:
     """Lines: the copy as it goes on. Who goes away before the last one cancels it."""
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Send)
+    asked = await asked_of(request, _Send)
     node = request.app.state.node
     await node.shelf.refresh()
     model, link = node.shelf.find(asked.model), _link_to(node, asked.to)
@@ -107,7 +103,7 @@ async def _send(request: Request) -> Response:
 
 async def _import(request: Request) -> Response:
     """Lines: signs of life, then the model."""
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Import)
+    asked = await asked_of(request, _Import)
     path = Path(asked.path)
     if not path.is_absolute():
         raise InvalidRequest("path has to be absolute", param="path")
@@ -121,7 +117,7 @@ async def _import(request: Request) -> Response:
 
 async def _measure(request: Request) -> Response:
     """Lines: signs of life, then what was measured of the model, now or earlier."""
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Measure)
+    asked = await asked_of(request, _Measure)
     node = request.app.state.node
     await node.shelf.refresh()
     model = node.shelf.find(asked.model)
@@ -154,7 +150,7 @@ async def _roles(request: Request) -> Response:
 
 async def _wish(request: Request) -> Response:
     node = request.app.state.node
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Roles)
+    asked = await asked_of(request, _Roles)
     node.wishes.say(asked.prefill, node.links.all())
     return JSONResponse(node.wishes.snapshot())
 
@@ -200,10 +196,3 @@ async def _with_signs_of_life(items: AsyncGenerator[dict[str, Any], None]) -> As
             if coming is not None:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-
-
-def _convert(body: dict[str, Any], kind: type[_Asked]) -> _Asked:
-    try:
-        return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"what was asked is not valid: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,20 +13,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from engine.config import join_address
-from engine.errors import BatonError, InvalidRequest
+from engine.errors import BatonError
+from engine.node.control.asked import asked_of
 from engine.node.pairing_port import Offer, PairingPort
 from engine.node.segments import segments
 from engine.server.errors import error_body
-from engine.server.handlers import content_of
 from engine.server.json import JSONResponse, encode
 from engine.wire.messages import Role
 
-_MAX_BODY_BYTES = 4096
-
 # Between two signs of life to a client that watches.
 _KEEPALIVE_S = 1.0
-
-_Asked = TypeVar("_Asked", bound=msgspec.Struct)
 
 
 class _Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +56,7 @@ async def _pairing(request: Request) -> Response:
 
 
 async def _offer(request: Request) -> Response:
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Offer)
+    asked = await asked_of(request, _Offer)
     port = _port(request)
     offer = await port.offer(asked.role)
     shown = {**port.describe(offer), "here": port.name, "addresses": await _addresses(offer)}
@@ -89,7 +85,7 @@ async def _withdraw(request: Request) -> Response:
 
 
 async def _join(request: Request) -> Response:
-    asked = _convert(await content_of(request, _MAX_BODY_BYTES), _Join)
+    asked = await asked_of(request, _Join)
     port = _port(request)
     if asked.to is None:
         paired = await port.join_found(asked.code, asked.role)
@@ -129,13 +125,6 @@ async def _remove(request: Request) -> Response:
 def _port(request: Request) -> PairingPort:
     port: PairingPort = request.app.state.node.pairing
     return port
-
-
-def _convert(body: dict[str, Any], kind: type[_Asked]) -> _Asked:
-    try:
-        return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"what was asked is not valid: {error}") from None
 
 
 async def _addresses(offer: Offer) -> list[str]:

@@ -121,6 +121,19 @@ def test_unloading_frees_the_memory_and_the_next_request_loads_again(node: NodeP
     engine(node)
 
 
+def test_a_model_that_is_deleted_by_hand_is_no_trouble_to_the_others(node: NodeProcess) -> None:
+    models = node.folder.parent / "models"
+    other = models / "other.gguf"
+    other.symlink_to(next(models.glob("*.gguf")).resolve())
+    ids = [one["id"] for one in node.get(f"{node.endpoint}/v1/models")["data"]]
+    assert sorted(ids) == ["other", MODEL]
+    node.until(lambda state: all(model["digest"] for model in state["models"]["models"]))
+    other.unlink()
+    ask = {"model": MODEL, "prompt": "Hello", "max_tokens": 1}
+    answer = httpx.post(f"{node.endpoint}/v1/completions", json=ask, timeout=TIMEOUT_S)
+    assert answer.status_code == 200, answer.text
+
+
 def test_while_it_loads_a_client_is_told_to_come_back(node: NodeProcess) -> None:
     engine(node)
     httpx.post(f"{node.endpoint}/models/unload", json={"model": MODEL}, timeout=TIMEOUT_S).raise_for_status()

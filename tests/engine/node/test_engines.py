@@ -41,6 +41,7 @@ class Computer:
     folder: Path
     total_bytes: int = 10 * GB
     others_bytes: int = 0
+    n_changes: int = 0
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -51,8 +52,11 @@ class Computer:
             words=["--ctx", "64"],
             environment={},
             log_folder=self.folder,
-            on_change=lambda: None,
+            on_change=self._count,
         )
+
+    def _count(self) -> None:
+        self.n_changes += 1
 
     async def find(self, model_id: str) -> ModelFile:
         if model_id not in self.sizes:
@@ -154,6 +158,19 @@ def test_none_is_taken_away_while_it_answers(computer: Computer) -> None:
         with pytest.raises(OutOfMemory, match=r"needs 11\.0 GB and this computer has 10\.0 GB"):
             await use(computer, "huge")
         assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
+def test_that_one_answers_is_news_and_that_it_does_no_more(computer: Computer) -> None:
+    computer.sizes = {"a": 1}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        before = computer.n_changes
+        with engine.in_use():
+            assert computer.n_changes == before + 1
+        assert computer.n_changes == before + 2
 
     run(computer, work())
 
