@@ -77,6 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("name", metavar="NAME", help="a model of this computer")
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
+    unload = actions.add_parser(
+        "unload", help="end the engine that has a model loaded; the next request loads it"
+    )
+    unload.add_argument("name", metavar="NAME", help="a model that `baton status` shows")
+
     inspect = actions.add_parser("inspect", help="show what a model file holds")
     inspect.add_argument(
         "model", metavar="NAME|FILE", help="a model of this computer or of the catalogue, or a GGUF file"
@@ -93,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         "import": _import,
         "send": _send,
         "rm": _remove,
+        "unload": _unload,
     }
     actions[args.action](args)
     return 0
@@ -212,6 +218,13 @@ def _send(args: argparse.Namespace) -> None:
         print(json.dumps(copy, indent=2))
     else:
         print(f"{args.name} is on {copy['peer']}")
+
+
+def _unload(args: argparse.Namespace) -> None:
+    from engine.node.client import NodeClient
+
+    NodeClient.find().post("/models/unload", {"model": args.name})
+    print(f"{args.name} is not loaded any more")
 
 
 def _remove(args: argparse.Namespace) -> None:

@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
     log_to(node_log_handler(node_log()))
 
     from engine.node.daemon import Node, NodeOptions
+    from engine.node.heap import give_large_blocks_back
 
+    give_large_blocks_back()
     node = Node(NodeOptions.from_args(args, api_key=api_key))
     runner = _Runner(node, on_ready=lambda ready: _say_ready(args, ready))
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from starlette.routing import BaseRoute
 
@@ -32,7 +33,7 @@ from engine.node.control import discovery, pairing, permission, status, updates,
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
-from engine.node.control.status import DESCRIBE
+from engine.node.control.status import DESCRIBE, Told
 from engine.node.copies import Copies
 from engine.node.discovery import Discovery
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
@@ -587,7 +588,7 @@ class Node:
         }
 
     async def _describe_to_peer(self, link: PeerLink, params: Any) -> Any:
-        return self.describe()
+        return msgspec.to_builtins(msgspec.convert(self.describe(), Told))
 
 
 def _routes() -> list[BaseRoute]:

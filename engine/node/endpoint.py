@@ -34,6 +34,10 @@ class NoEndpoint(UserError):
     """Nothing answers on that port."""
 
 
+class NoAnswer(HostError):
+    """Something takes the connection, and says nothing."""
+
+
 class ModelLoading(HostError):
     """The model that was asked for is being loaded; `progress` is the share that is done."""
 
@@ -159,10 +163,10 @@ class _Exchange:
             ) from error
         except ConnectionError as error:
             raise NoEndpoint(
-                f"no Baton answers at {endpoint.url}: start one with `baton serve`, or name another --port"
+                f"no Baton answers at {endpoint.url}: start one with `baton node`, or name another --port"
             ) from error
         except TimeoutError as error:
-            raise HostError(
+            raise NoAnswer(
                 f"nothing comes from {endpoint.url} in time: it is busy or hangs, or is not Baton's"
             ) from error
         except http.client.HTTPException as error:

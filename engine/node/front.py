@@ -309,6 +309,8 @@ class _EngineAnswer:
     async def close(self) -> None:
         self._using.close()
         await self._response.aclose()
+        # The two hold each other, and the body that was asked with; it would stay until Python looks for such rings.
+        self._response.stream = httpx.ByteStream(b"")
 
 
 class _PeerAnswer:

@@ -297,7 +297,8 @@ def remove_model(model: LocalModel, in_use: Iterable[str]) -> None:
     """
     if model.model_id in in_use:
         raise UserError(
-            f"{model.model_id} is loaded by an engine: end that, or load another model, and try again"
+            f"{model.model_id} is loaded by an engine: end that by `baton models unload {model.model_id}`, and try "
+            "again"
         )
     try:
         for path in model.paths:

@@ -46,6 +46,10 @@ class _Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: ModelName
 
 
+class _Unload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: ModelName
+
+
 class _Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The node id of who is to prefill, or "auto"."""
 
@@ -58,6 +62,7 @@ def routes() -> list[Route]:
         Route("/models/send", _send, methods=["POST"]),
         Route("/models/import", _import, methods=["POST"]),
         Route("/models/measure", _measure, methods=["POST"]),
+        Route("/models/unload", _unload, methods=["POST"]),
         Route("/models/{model:path}", _remove, methods=["DELETE"]),
         Route("/copies", _copies),
         Route("/copies/{copy}", _cancel, methods=["DELETE"]),
@@ -126,6 +131,14 @@ async def _measure(request: Request) -> Response:
         yield msgspec.to_builtins(await node.agreement.measure(model))
 
     return _lines(work())
+
+
+async def _unload(request: Request) -> Response:
+    """End the engine that has the model loaded here."""
+    asked = await asked_of(request, _Unload)
+    if not await request.app.state.node.engines.unload(asked.model):
+        raise InvalidRequest(f"{asked.model[:100]} is not loaded to answer here", param="model")
+    return JSONResponse({"unloaded": asked.model})
 
 
 async def _remove(request: Request) -> Response:

@@ -38,8 +38,8 @@ class _Join(msgspec.Struct):
     note: str
 
 
-class _Told(msgspec.Struct):
-    """What is shown of a peer; there may be more."""
+class Told(msgspec.Struct):
+    """What a node tells of itself to paired ones: nothing that is its user's alone."""
 
     engines: list[_Engine]
     workers: list[_Worker]
@@ -71,8 +71,7 @@ async def _status(request: Request) -> Response:
 
 async def _ask(link: PeerLink) -> tuple[str, Any]:
     try:
-        told = await link.call(DESCRIBE, timeout_s=_TIMEOUT_S)
-        msgspec.convert(told, _Told)
+        told = msgspec.convert(await link.call(DESCRIBE, timeout_s=_TIMEOUT_S), Told)
     except (PeerError, msgspec.ValidationError):
         return link.peer.node_id, None
-    return link.peer.node_id, told
+    return link.peer.node_id, msgspec.to_builtins(told)

@@ -191,6 +191,37 @@ def test_what_its_user_should_know_is_news(node: NodeProcess) -> None:
     engine(node)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is given back by its C library")
+def test_large_requests_leave_nothing_in_memory(node: NodeProcess) -> None:
+    engine(node)
+    assert node.process is not None
+    process = psutil.Process(node.process.pid)
+    before = process.memory_info().rss
+    body = json.dumps({"model": MODEL, "prompt": "a b " * 5_000_000})
+    for _ in range(5):
+        answer = httpx.post(f"{node.endpoint}/v1/completions", content=body, timeout=TIMEOUT_S)
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert process.memory_info().rss < before + 2 * len(body)
+
+
+def test_a_model_is_unloaded_by_command(node: NodeProcess) -> None:
+    engine(node)
+    assert f"{MODEL} is not loaded any more" in node.baton("models", "unload", MODEL)
+    assert node.state()["engines"] == []
+    assert "is not loaded to answer here" in node.baton("models", "unload", MODEL, expect=2)
+    node.ask(MODEL, "Hello")
+
+
+def test_a_node_that_hangs_is_named(node: NodeProcess) -> None:
+    assert node.process is not None
+    os.kill(node.process.pid, signal.SIGSTOP)
+    try:
+        complaint = node.baton("roles", expect=1)
+    finally:
+        os.kill(node.process.pid, signal.SIGCONT)
+    assert f"the node (process {node.process.pid}) does not answer" in complaint
+
+
 def test_a_second_node_names_the_first(node: NodeProcess) -> None:
     complaint = node.baton("node", "--port", "0", expect=2)
     assert node.process is not None
