@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 from typing import TextIO
 
 from engine.log_lines import LineFormatter
@@ -30,10 +31,15 @@ def log_to(handler: logging.Handler) -> None:
     logging.getLogger("engine").setLevel(logging.INFO)
 
 
+# `print` writes a line and its end apart, and threads that do so at once mix them up.
+_telling = threading.Lock()
+
+
 def tell(line: str, stream: TextIO) -> None:
-    """Print a line. One that cannot be written, to a full disk or to nobody, is lost, and the engine goes on."""
-    with contextlib.suppress(OSError):
-        print(line, file=stream, flush=True)
+    """Print a line, whole, from any thread. One that cannot be written, on a full disk, say, is lost."""
+    with _telling, contextlib.suppress(OSError):
+        stream.write(f"{line}\n")
+        stream.flush()
 
 
 class OnceInAWhile(logging.Filter):

@@ -271,8 +271,9 @@ class EngineProcess:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue
+                event = None
             if not isinstance(event, dict):
+                log.warning("%s said what is not understood, and was not heard", self.name)
                 continue
             if event.get("ready"):
                 self.ready = event

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from engine.cli.log import OnceInAWhile, log_to, log_to_stderr
+from engine.cli.log import OnceInAWhile, log_to, log_to_stderr, tell
 from engine.cli.serve import LinkWatch
 from engine.cli.worker import LinkNews
 from engine.node.logs import node_log_handler
@@ -115,3 +118,29 @@ def test_news_that_cannot_be_written_are_lost_and_nothing_else(monkeypatch: pyte
         LinkNews(argparse.Namespace(json=False)).say("the cable is out")
         went_on = True  # what the stream still has raises where it is closed
     assert went_on
+
+
+def test_lines_of_several_threads_stay_whole() -> None:
+    """Whoever started this process reads each of them as an object."""
+    stream = _SlowStream()
+
+    def tell_many(number: int) -> None:
+        for _ in range(50):
+            tell(json.dumps({"number": number}), stream)
+
+    threads = [threading.Thread(target=tell_many, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = stream.getvalue().splitlines()
+    assert sorted(json.loads(line)["number"] for line in lines) == sorted(list(range(4)) * 50)
+
+
+class _SlowStream(io.StringIO):
+    """Lets another thread go on after each piece that is written."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        time.sleep(0)
+        return written
