@@ -212,6 +212,7 @@ def test_a_model_is_unloaded_by_command(node: NodeProcess) -> None:
     node.ask(MODEL, "Hello")
 
 
+@pytest.mark.soak  # it waits for a command to give up
 def test_a_node_that_hangs_is_named(node: NodeProcess) -> None:
     assert node.process is not None
     os.kill(node.process.pid, signal.SIGSTOP)

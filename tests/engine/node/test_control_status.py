@@ -12,9 +12,8 @@ from engine.node.control import status
 from engine.node.peer_link import PeerLink
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 
-ENGINE = {"model": "m", "state": "ready", "last_exits": [{"reason": "it ended", "at": 1.0}], "pid": 7}
+ENGINE = {"model": "m", "state": "ready", "last_exits": [{"reason": "it ended"}]}
 TOLD = {
-    "name": "right",
     "engines": [ENGINE],
     "workers": [{**ENGINE, "for": "left"}],
     "joins": [{"model": "m", "prefill": "left", "note": ""}],
@@ -25,6 +24,7 @@ TOLD = {
     ("said", "is_shown"),
     [
         (TOLD, True),
+        ({**TOLD, "more": "than is shown"}, True),
         (None, False),
         ({**TOLD, "engines": [{}]}, False),
         ({**TOLD, "workers": [ENGINE]}, False),
@@ -39,6 +39,6 @@ def test_what_a_peer_says_of_itself(tmp_path: Path, said: Any, is_shown: bool) -
         async with asyncio.timeout(TIMEOUT_S), two_ends(tmp_path) as (left, right):
             right.offers.calls[status.DESCRIBE] = describe
             assert left.link is not None
-            assert (await status._ask(left.link))[1] == (said if is_shown else None)
+            assert (await status._ask(left.link))[1] == (TOLD if is_shown else None)
 
     asyncio.run(work())

@@ -129,7 +129,7 @@ def test_refusals_keep_the_endpoints_own_sentence(
 def test_nothing_there_says_what_to_start() -> None:
     with FakeEndpoint() as closed:
         port = closed.server_port
-    with pytest.raises(NoEndpoint, match="baton serve"):
+    with pytest.raises(NoEndpoint, match="baton node"):
         Endpoint("127.0.0.1", port).get("/health")
 
 
