@@ -186,10 +186,8 @@ class Cluster:
 
     async def _have_listen(self, engine: LoadedEngine, link: PeerLink) -> int:
         """Have the engine wait for the worker's call, on the address that the peer knows; returns the port."""
-        listening = Target(listen=str(Address(host=link.local_host, port=0)), trust=link.peer.fingerprint)
-        if engine.target != listening:
-            engine.process.ready.pop("listen_port", None)  # of what it listened for before
-        engine.retarget(listening)
+        listening = Address(host=link.local_host, port=0)
+        engine.retarget(Target(listen=str(listening), trust=link.peer.fingerprint))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LISTEN_TIMEOUT_S):
                 while True:

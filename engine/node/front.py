@@ -229,21 +229,20 @@ class Front:
             return _EngineAnswer(engine, response, using.pop_all())
 
     async def _engine_for(self, ask: Ask) -> LoadedEngine:
-        if ask.model and all(model["id"] != ask.model for model in self._list()):
-            await self._refresh()
         models = self._list()
+        if ask.model and all(model["id"] != ask.model for model in models):
+            await self._refresh()
+            models = self._list()
         model = self._resolve(ask.model, models)
-        # To look at an engine is no reason to load one.
-        if model is not None and (ask.method == "POST" or self._engines.get(model) is not None):
-            return await self._engines.use(model)
-        engine = self._engines.latest() if model is None else None
-        if engine is not None:
-            return engine
-        loading = self._engines.all()
-        if loading and model is None:
-            raise loading[0].still_loading()
         if model is not None:
+            # To look at an engine is no reason to load one.
+            if ask.method == "POST" or self._engines.get(model) is not None:
+                return await self._engines.use(model)
             raise Refused(f"{model} is not loaded", status=503, kind="unavailable_error")
+        if (engine := self._engines.latest()) is not None:
+            return engine
+        if loading := self._engines.all():
+            raise loading[0].still_loading()
         names = ", ".join(one["id"] for one in models) or "none is on this computer yet"
         raise Refused(
             f"no model is loaded: name one, as `model` in a request or --model of baton chat ({names})",

@@ -139,19 +139,11 @@ class EngineProcess:
 
     async def until_settled(self, timeout_s: float) -> bool:
         """Wait until it is ready, or will not be; whether that was within the time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.state not in (State.READY, State.FAILED, State.STOPPED):
-                    await self.until_changed()
-                return True
-        return False
+        return await self._until(lambda: self.state in (State.READY, State.FAILED, State.STOPPED), timeout_s)
 
     async def until_tried(self, timeout_s: float) -> None:
         """Wait, no longer than that, until it is clear how this start has gone."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.state is State.STARTING:
-                    await self.until_changed()
+        await self._until(lambda: self.state is not State.STARTING, timeout_s)
 
     async def until_changed(self) -> None:
         """Wait for the next state, or the next thing that it says."""
@@ -160,10 +152,15 @@ class EngineProcess:
 
     async def until_gone(self, timeout_s: float) -> None:
         """Wait, no longer than that, until a process that was ready is not any more."""
+        await self._until(lambda: self.state is not State.READY, timeout_s)
+
+    async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.state is State.READY:
+                while not is_so():
                     await self.until_changed()
+                return True
+        return False
 
     def tell(self, topic: str, line: str) -> None:
         """Say a line to the process, and to each one after it; what was said of the same topic before is void."""
