@@ -39,9 +39,9 @@ from engine.handoff.target import Target
 from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, begin_loading
-from engine.node.catalogue import model_id_of
-from engine.node.identity import Identity
 from engine.node.known_rates import KnownRates
+from engine.node.models.catalogue import model_id_of
+from engine.node.trust.identity import Identity
 from engine.paths import cache_dir, identity_dir
 from engine.server.backend import Backend, ModelInfo
 from engine.tokenizer import ChatTemplate, Tokenizer

@@ -8,7 +8,7 @@ import torch
 
 from engine.bench.own_program import Contestant
 from engine.bench.processor import processor_name
-from engine.node.measure import Measurement
+from engine.node.agreeing.measure import Measurement
 
 # As long as a chunk of a prompt: longer ones are computed as several.
 PROMPT_TOKENS = 512

@@ -26,9 +26,9 @@ from engine.config import Setting, add_flags
 from engine.errors import ProcessFailed
 from engine.handoff.courier_process import tls_environment
 from engine.handoff.transport import Address
-from engine.node.identity import Identity
+from engine.node.models.transfer import FileEntry, TransferJob
 from engine.node.scratch import private_folder
-from engine.node.transfer import FileEntry, TransferJob
+from engine.node.trust.identity import Identity
 from engine.paths import own_command
 
 EXAMPLE = """\

@@ -27,8 +27,8 @@ from engine.handoff.codec_choice import CodecPolicy
 from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.node.identity import Identity
 from engine.node.scratch import private_folder
+from engine.node.trust.identity import Identity
 from engine.wire.blocks import BlockCodec, RowSpan, block_codec
 from engine.wire.codec import PayloadCodec
 from engine.wire.messages import ModelIdentity, Role, layer_shapes

@@ -370,7 +370,7 @@ def check_fits(tests: Sequence[Test], n_ctx: int) -> None:
 def model_path(name_or_file: str) -> Path:
     """The file of `--model NAME|FILE`, fetched when it is missing."""
     from engine.cli.progress import ProgressBar
-    from engine.node.library import Library
+    from engine.node.models.library import Library
 
     with ProgressBar(Path(name_or_file).name) as progress:
         return Library().resolve(name_or_file, progress)

@@ -24,7 +24,7 @@ from engine.errors import PeerLost
 from engine.handoff.courier_process import tls_environment
 from engine.handoff.shared import SharedMemory
 from engine.handoff.transport import Address, connect, handshake, listen, tune
-from engine.node.identity import MUTUAL_NAME, Identity, check_peer, mutual_context
+from engine.node.trust.identity import MUTUAL_NAME, Identity, check_peer, mutual_context
 from engine.paths import own_command
 
 _WRITE_BYTES = 4 << 20

@@ -21,7 +21,7 @@ from engine.cli.progress import ProgressBar
 from engine.cli.two_engines import Pair, engine_words, new_identities, two_engines
 from engine.config import DEVICE, MODEL, PORT, THREADS, WEIGHTS, add_flags
 from engine.node.endpoint import Endpoint
-from engine.node.library import Library
+from engine.node.models.library import Library
 
 EXAMPLE = """\
   baton demo

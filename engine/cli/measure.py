@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     from engine.cli.lifetime import watch_stdin
     from engine.cli.progress import loading_bar
-    from engine.node.library import Library
+    from engine.node.models.library import Library
 
     if args.exit_with_stdin:
         watch_stdin()

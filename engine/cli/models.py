@@ -14,11 +14,11 @@ import msgspec
 from engine.cli.progress import ProgressBar
 from engine.errors import UserError
 from engine.files import user_path
-from engine.node.catalogue import CatalogueModel, HubSource, load_catalogue
-from engine.node.catalogue import find_model as find_entry
 from engine.node.client import NodeClient
-from engine.node.library import SOURCE_KINDS, Library
-from engine.node.model_folder import Folder, ToldModel, find_model, import_model, remove_model
+from engine.node.models.catalogue import CatalogueModel, HubSource, load_catalogue
+from engine.node.models.catalogue import find_model as find_entry
+from engine.node.models.library import SOURCE_KINDS, Library
+from engine.node.models.model_folder import Folder, ToldModel, find_model, import_model, remove_model
 from engine.node.presence import NoNode
 from engine.node.running import list_running
 from engine.paths import cache_dir

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stop:
         return _stop(args)
     if args.allow_updates:
-        from engine.node.updates import set_allowance
+        from engine.node.setup.updates import set_allowance
 
         set_allowance(updates_file(), allowed=True)
     if args.exit_with_stdin:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         )
     log_to_stderr()
 
-    from engine.node.logs import node_log_handler, trim_stderr
+    from engine.node.reporting.logs import node_log_handler, trim_stderr
     from engine.paths import service_log
 
     trim_stderr(service_log())

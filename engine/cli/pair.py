@@ -140,10 +140,10 @@ def _remove(args: argparse.Namespace) -> None:
 
 def _renew(args: argparse.Namespace) -> None:
     """While no node runs, so that nothing goes on with the old identity."""
-    from engine.node.identity import Identity
-    from engine.node.peers import PeerBook
     from engine.node.presence import Place
-    from engine.node.secrets import Secrets
+    from engine.node.trust.identity import Identity
+    from engine.node.trust.peers import PeerBook
+    from engine.node.trust.secrets import Secrets
     from engine.paths import identity_dir, peers_file
 
     place = Place()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from engine.files import user_path
-from engine.node.report import Sources, make_report, write_report
+from engine.node.reporting.report import Sources, make_report, write_report
 
 EXAMPLE = """\
   baton report

@@ -21,8 +21,8 @@ from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import InvalidRequest, UserError
 from engine.handoff.target import Target
-from engine.node.library import Library
 from engine.node.listening import listening_fault
+from engine.node.models.library import Library
 from engine.node.running import announce
 from engine.repeats import Repeats
 

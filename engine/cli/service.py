@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 
-from engine.node.service import Service, ServiceStatus, own_service
+from engine.node.system.service import Service, ServiceStatus, own_service
 
 EXAMPLE = """\
   baton service install --dry-run

@@ -16,8 +16,8 @@ from engine.errors import HostError, UserError
 from engine.paths import updates_file
 
 if TYPE_CHECKING:
-    from engine.node.own_wheel import Archive
-    from engine.node.setup_peer import Step
+    from engine.node.setup.own_wheel import Archive
+    from engine.node.setup.setup_peer import Step
 
 EXAMPLE = """\
   baton setup-peer me@spark.local --dry-run
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_ssh(args: argparse.Namespace) -> int:
-    from engine.node.own_wheel import make_archive
-    from engine.node.setup_peer import SetupOptions, check_target, control_folder, run_steps, ssh_steps
+    from engine.node.setup.own_wheel import make_archive
+    from engine.node.setup.setup_peer import SetupOptions, check_target, control_folder, run_steps, ssh_steps
 
     target = check_target(args.target)
     options = SetupOptions(index=args.index, service=args.service, remove=args.remove)
@@ -104,7 +104,7 @@ def _describe(args: argparse.Namespace, steps: Iterable[Step], archive: Archive)
     for step in steps:
         _say(args, f"{step.sentence}:\n  {shlex.join(step.words)}", step=step.sentence, words=step.words)
     if not args.remove:
-        from engine.node.installer import Plan
+        from engine.node.setup.installer import Plan
 
         plan = Plan("~/.local/share/baton/app", archive.wheel_name, index=args.index)
         for sentence, words in plan.describe("python3", service=args.service):
@@ -142,8 +142,8 @@ def _join(args: argparse.Namespace, code: str, to: str | None) -> None:
 
 
 def _by_line(args: argparse.Namespace) -> int:
-    from engine.node.own_wheel import make_archive
-    from engine.node.setup_peer import SERVE_FOR_S, Offer
+    from engine.node.setup.own_wheel import make_archive
+    from engine.node.setup.setup_peer import SERVE_FOR_S, Offer
 
     offer = Offer(make_archive(), args.address or _own_host())
     try:
@@ -166,7 +166,7 @@ def _by_line(args: argparse.Namespace) -> int:
 
 def _own_host() -> str:
     """The address of this computer on its best network."""
-    from engine.node.segments import segments
+    from engine.node.finding.segments import segments
 
     for segment in segments():
         for own in segment.addresses:
@@ -190,7 +190,7 @@ def _update(args: argparse.Namespace) -> int:
 
 
 def _allow(args: argparse.Namespace) -> int:
-    from engine.node.updates import set_allowance
+    from engine.node.setup.updates import set_allowance
 
     allowed = args.allow_updates == "yes"
     set_allowance(updates_file(), allowed=allowed)

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from engine.cli.lifetime import watch_stdin
-    from engine.node.transfer import TransferJob, run_job, say_line
+    from engine.node.models.transfer import TransferJob, run_job, say_line
 
     job = msgspec.json.decode(watch_stdin().get(), type=TransferJob)
     try:

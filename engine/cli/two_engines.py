@@ -41,7 +41,7 @@ def new_identities(folder: Path) -> tuple[str, str]:
 
     Apart from the start of the engines: it imports what a signal should not come into.
     """
-    from engine.node.identity import Identity
+    from engine.node.trust.identity import Identity
 
     worker, decoder = (Identity.load_or_create(folder / name).fingerprint for name in ("worker", "decoder"))
     return worker, decoder

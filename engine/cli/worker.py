@@ -14,8 +14,8 @@ from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
-from engine.node.library import Library
 from engine.node.listening import listening_fault
+from engine.node.models.library import Library
 from engine.node.running import announce
 from engine.repeats import Repeats
 
@@ -90,7 +90,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _own_fingerprint(args: argparse.Namespace) -> str:
-    from engine.node.identity import Identity
+    from engine.node.trust.identity import Identity
     from engine.paths import identity_dir
 
     return Identity.load_or_create(identity_dir(args.identity)).fingerprint

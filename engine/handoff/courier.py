@@ -55,7 +55,7 @@ from engine.handoff.transport import (
     start,
     tune,
 )
-from engine.node.identity import (
+from engine.node.trust.identity import (
     INTRODUCTION_NAME,
     INTRODUCTION_PROTOCOL,
     MUTUAL_NAME,

@@ -20,9 +20,9 @@ from engine.errors import BatonError, PeerLost, ProtocolError
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
 from engine.node.engines import Engines, LoadedEngine
-from engine.node.identity import TrustStore
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
 from engine.node.supervisor import State
+from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP, Started
 
 log = logging.getLogger(__name__)

@@ -25,37 +25,37 @@ from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
 from engine.link.permission import State as PermissionState
-from engine.node.agreement import Agreement
-from engine.node.announcement import clean_name
-from engine.node.awake import Awake
+from engine.node.agreeing.agreement import Agreement
+from engine.node.agreeing.measure import Measurements
+from engine.node.agreeing.reports import Reports
+from engine.node.agreeing.wishes import Wishes
 from engine.node.cluster import Cluster
 from engine.node.control import discovery, pairing, permission, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
 from engine.node.control.status import DESCRIBE, Told
-from engine.node.copies import Copies
-from engine.node.discovery import Discovery
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
+from engine.node.finding.announcement import clean_name
+from engine.node.finding.discovery import Discovery
 from engine.node.front import PASSED_ON, Front
-from engine.node.identity import Identity, TrustStore
 from engine.node.link_doctor import LinkDoctor
-from engine.node.measure import Measurements
-from engine.node.model_folder import Folder, LocalModel
+from engine.node.models.copies import Copies
+from engine.node.models.model_folder import Folder, LocalModel
+from engine.node.models.shelf import Shelf
 from engine.node.news import News
-from engine.node.pairing_port import PairingPort
-from engine.node.peer_link import Offers, PeerLink
-from engine.node.peer_links import PeerLinks, split_node_address
-from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
-from engine.node.peers import PeerBook
+from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.peer_links import PeerLinks, split_node_address
+from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.presence import Place
-from engine.node.reports import Reports
-from engine.node.secrets import Secrets
-from engine.node.shelf import Shelf
+from engine.node.setup.updates import Updates
 from engine.node.supervisor import State
-from engine.node.updates import Updates
-from engine.node.wake_on_lan import WakeOnLan
-from engine.node.wishes import Wishes
+from engine.node.system.awake import Awake
+from engine.node.system.wake_on_lan import WakeOnLan
+from engine.node.trust.identity import Identity, TrustStore
+from engine.node.trust.pairing_port import PairingPort
+from engine.node.trust.peers import PeerBook
+from engine.node.trust.secrets import Secrets
 from engine.node.workers import START, STOP, Workers
 from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
 from engine.server.run import HttpServer, is_loopback

@@ -18,7 +18,7 @@ from typing import Any
 
 from engine.errors import OutOfMemory
 from engine.handoff.target import Target
-from engine.node.logs import RotatingLog, engine_log
+from engine.node.reporting.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
 from engine.server.errors import Refused, StillLoading
 

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from engine.errors import BatonError, HostError, InvalidRequest, PeerError, PeerLost, ProtocolError
 from engine.node.engines import Engines, LoadedEngine
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
 from engine.server import sse
 from engine.server.errors import Refused, error_body, status_of
 from engine.server.exchange import Exchanges

@@ -27,10 +27,10 @@ from engine.link.probe_ports import ProbePorts
 from engine.link.probe_wire import TOKEN_BYTES
 from engine.link.report import HostFacts, PeerHalf, Report
 from engine.link.tuning import PeerEnd, Preview, preview
-from engine.node.interface_events import InterfaceEvents
+from engine.node.finding.interface_events import InterfaceEvents
 
 if TYPE_CHECKING:
-    from engine.node.peer_link import PeerLink
+    from engine.node.peering.peer_link import PeerLink
 
 log = logging.getLogger(__name__)
 

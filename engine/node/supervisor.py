@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from engine.errors import ProcessFailed
-from engine.node.logs import RotatingLog
+from engine.node.reporting.logs import RotatingLog
 from engine.paths import own_command
 
 log = logging.getLogger(__name__)

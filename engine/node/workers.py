@@ -15,12 +15,12 @@ from msgspec import Meta
 from engine import config
 from engine.errors import ModelNotFound, PeerRefused
 from engine.handoff.transport import Address
-from engine.node.identity import TrustStore
 from engine.node.listening import listening_fault
-from engine.node.logs import RotatingLog, engine_log
-from engine.node.peer_link import PeerLink
-from engine.node.peer_links import PeerLinks
+from engine.node.peering.peer_link import PeerLink
+from engine.node.peering.peer_links import PeerLinks
+from engine.node.reporting.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
+from engine.node.trust.identity import TrustStore
 from engine.wire.messages import Digest, Name
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from engine.cli.children import Child, ended_together
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from tests.faults.relay import Relay
 
 # Real processes on a computer that has other things to do.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.handoff.transport import CONTROL_PROTOCOL, DATA_PROTOCOL, handshake
-from engine.node.identity import Identity, TrustStore, listener_context
+from engine.node.trust.identity import Identity, TrustStore, listener_context
 from tests.engine.handoff.lying import LATE_LIES, LIES, LyingWorker, dial, read_message
 from tests.faults.engines import TIMEOUT_S, Engines
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.node.discovery import Discovery
+from engine.node.finding.discovery import Discovery
 from engine.server.fields import Fields
 from engine.server.handlers import content_of
 from engine.server.json import JSONResponse

@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
 from engine.node.control.asked import asked_of
-from engine.node.model_folder import ToldModel
-from engine.node.peer_link import PeerLink
+from engine.node.models.model_folder import ToldModel
+from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Silent
 from engine.server.errors import error_body
 from engine.server.json import JSONResponse, encode

@@ -15,8 +15,8 @@ from starlette.routing import Route
 from engine.config import join_address
 from engine.errors import BatonError
 from engine.node.control.asked import asked_of
-from engine.node.pairing_port import Offer, PairingPort
-from engine.node.segments import segments
+from engine.node.finding.segments import segments
+from engine.node.trust.pairing_port import Offer, PairingPort
 from engine.server.errors import error_body
 from engine.server.json import JSONResponse, encode
 from engine.wire.messages import Role

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.errors import PeerError
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
 from engine.server.json import JSONResponse
 
 # What a node tells of itself to paired ones.

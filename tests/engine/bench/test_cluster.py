@@ -20,7 +20,7 @@ from engine.cli.children import Child
 from engine.cli.main import main
 from engine.errors import HostError
 from engine.node.endpoint import Endpoint
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 
 CONFIG = ClusterConfig(prompts=(40, 120), n_decode=5, repetitions=20)
 TIMEOUT_S = 60.0

@@ -56,7 +56,8 @@ def status_of(script: str, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["engine", "engine.cli.main", "argparse", "engine.cli.models", "engine.node.catalogue", "json"]
+    "module",
+    ["engine", "engine.cli.main", "argparse", "engine.cli.models", "engine.node.models.catalogue", "json"],
 )
 def test_ctrl_c_during_an_import_is_quiet(module: str) -> None:
     assert status_of(IMPORTING, module) == (130, "")

@@ -15,7 +15,7 @@ import pytest
 from engine.cli.log import OnceInAWhile, log_to, log_to_stderr, tell
 from engine.cli.serve import LinkWatch
 from engine.cli.worker import LinkNews
-from engine.node.logs import node_log_handler
+from engine.node.reporting.logs import node_log_handler
 from engine.repeats import Repeats
 from tests.engine.test_repeats import Clock
 

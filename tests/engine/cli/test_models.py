@@ -18,7 +18,7 @@ from engine.errors import PeerRefused
 from engine.gguf.digest import model_digest
 from engine.node.presence import NoNode
 from tests.conftest import SMOLLM2_FILE
-from tests.engine.node.models_at_hand import write_model
+from tests.engine.node.models.models_at_hand import write_model
 
 
 class FakeNode:

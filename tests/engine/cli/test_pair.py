@@ -17,12 +17,12 @@ import pytest
 
 from engine.node.control import pairing
 from engine.node.control.app import build_control_app
-from engine.node.discovery import Found
-from engine.node.identity import Identity
-from engine.node.pairing_port import PairingPort
-from engine.node.peer_links import PeerLinks
-from engine.node.peers import PeerBook
+from engine.node.finding.discovery import Found
+from engine.node.peering.peer_links import PeerLinks
 from engine.node.presence import Place
+from engine.node.trust.identity import Identity
+from engine.node.trust.pairing_port import PairingPort
+from engine.node.trust.peers import PeerBook
 from engine.paths import own_command
 from engine.server.run import HttpServer
 from tests.engine.node.glue import new_end

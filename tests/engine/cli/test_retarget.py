@@ -10,7 +10,7 @@ import pytest
 
 from engine.cli.children import Child, ended_together
 from engine.handoff.target import Target
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
 

@@ -11,7 +11,7 @@ import pytest
 from engine.cli import service
 from engine.cli.main import main
 from engine.errors import HostError
-from engine.node.service import ServiceStatus
+from engine.node.system.service import ServiceStatus
 
 
 class PretendedService:

@@ -18,7 +18,7 @@ import pytest
 from engine.bench import netns
 from engine.cli.main import main
 from engine.errors import HostError
-from tests.engine.node.setup_room import write_tool
+from tests.engine.node.setup.setup_room import write_tool
 
 PATIENCE_S = 60.0
 

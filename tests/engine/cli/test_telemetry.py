@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.cli.children import Child, ended_together
 from engine.handoff.target import Target
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
 

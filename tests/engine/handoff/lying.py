@@ -13,7 +13,7 @@ from engine.handoff.transport import (
     handshake,
     read_exactly,
 )
-from engine.node.identity import MUTUAL_NAME, Identity, mutual_context
+from engine.node.trust.identity import MUTUAL_NAME, Identity, mutual_context
 from engine.wire.codec import (
     CONTROL_MESSAGES,
     FRAME_HEADER,

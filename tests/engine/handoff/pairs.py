@@ -24,7 +24,7 @@ from engine.handoff.prefill_client import PrefillClient
 from engine.handoff.prefill_worker import PrefillWorker
 from engine.handoff.prefiller import Part, Taken
 from engine.handoff.shared import SharedMemory, landing_spans
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from engine.wire.messages import ModelIdentity, Role, layer_shapes
 
 # Real processes on a computer that has other things to do.

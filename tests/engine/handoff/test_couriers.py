@@ -22,7 +22,7 @@ from engine.handoff.failure import FailureCode
 from engine.handoff.prefill_client import NOT_YET
 from engine.handoff.shared import landing_spans
 from engine.handoff.telemetry import unpack_layers
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from engine.wire.messages import Code, Role
 from tests.engine.handoff.pairs import (
     SPEC,

@@ -24,7 +24,7 @@ from engine.handoff.route import RoutePolicy
 from engine.handoff.shared import SharedMemory
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from engine.wire.geometry import HandoffPlan
 from engine.wire.messages import Role, layer_shapes
 from tests.engine.batching.fakes import Answer, Bytes

@@ -31,7 +31,7 @@ from engine.handoff.rates import PrefillRates
 from engine.handoff.shared import SharedMemory
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from engine.wire.messages import Role
 from tests.engine.batching import fakes
 from tests.engine.batching.fakes import Answer, Bytes

@@ -20,7 +20,7 @@ from engine.handoff.model_prefiller import ModelPrefiller
 from engine.handoff.shared import SharedMemory
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 from engine.wire.messages import Code, Role
 from tests.engine.handoff.pairs import ClientSide, WorkerSide, courier_config, identity
 from tests.engine.models.running import append, greedy, new_pool, prefill, random_tokens

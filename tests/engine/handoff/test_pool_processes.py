@@ -12,7 +12,7 @@ import pytest
 from engine.cli.children import Child, ended_together
 from engine.handoff.target import Target
 from engine.node.endpoint import Endpoint
-from engine.node.identity import Identity
+from engine.node.trust.identity import Identity
 
 TIMEOUT_S = 120.0
 LENGTHS = (700, 33, 260, 511)

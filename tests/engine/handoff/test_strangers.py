@@ -23,7 +23,7 @@ from engine.handoff.transport import (
     connect,
     handshake,
 )
-from engine.node.identity import (
+from engine.node.trust.identity import (
     INTRODUCTION_NAME,
     Identity,
     introduce,

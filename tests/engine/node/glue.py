@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.node.identity import Identity
-from engine.node.peer_link import Offers, PeerLink
-from engine.node.peer_links import PeerLinks
-from engine.node.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
-from engine.node.peers import Peer, PeerBook
+from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.peer_links import PeerLinks
+from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
+from engine.node.trust.identity import Identity
+from engine.node.trust.peers import Peer, PeerBook
 
 # Far more than anything on loopback takes.
 TIMEOUT_S = 20.0

@@ -15,8 +15,8 @@ from engine.errors import ModelNotFound
 from engine.node import supervisor
 from engine.node.cluster import Cluster
 from engine.node.engines import Engines, Memory, ModelFile
-from engine.node.identity import TrustStore
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
+from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
 

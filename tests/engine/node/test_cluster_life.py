@@ -13,10 +13,10 @@ from engine.handoff.target import Target
 from engine.node import cluster
 from engine.node.cluster import Cluster
 from engine.node.engines import Engines, LoadedEngine, ModelFile
-from engine.node.identity import TrustStore
-from engine.node.logs import RotatingLog
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
+from engine.node.reporting.logs import RotatingLog
 from engine.node.supervisor import EngineProcess
+from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
 

@@ -13,7 +13,7 @@ from engine.link.permission import LocalNetworkPermission, Observed
 from engine.node.control import discovery as discovery_routes
 from engine.node.control import permission as permission_routes
 from engine.node.control.app import build_control_app
-from engine.node.discovery import Discovery
+from engine.node.finding.discovery import Discovery
 
 TOKEN = "the node's token"
 

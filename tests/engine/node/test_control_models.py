@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.node.agreeing.wishes import Wishes
 from engine.node.control import models as models_routes
 from engine.node.control.app import build_control_app
-from engine.node.copies import Copies
-from engine.node.model_folder import Folder
-from engine.node.shelf import Shelf
-from engine.node.wishes import Wishes
+from engine.node.models.copies import Copies
+from engine.node.models.model_folder import Folder
+from engine.node.models.shelf import Shelf
 from tests.engine.node.glue import End, two_ends
-from tests.engine.node.models_at_hand import write_model
+from tests.engine.node.models.models_at_hand import write_model
 
 TOKEN = "the node's token"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.node.control import status
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 
 ENGINE = {"model": "m", "state": "ready", "last_exits": [{"reason": "it ended"}]}

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import InvalidRequest
 from engine.node.engines import Engines
 from engine.node.front import PASSED_ON, Front, _checked
-from engine.node.peer_link import PeerLink
+from engine.node.peering.peer_link import PeerLink
 from engine.server.settings import ServerSettings
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 

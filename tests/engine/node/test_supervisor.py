@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine.node import supervisor
-from engine.node.logs import RotatingLog
+from engine.node.reporting.logs import RotatingLog
 from engine.node.supervisor import EngineProcess, State, explain
 
 TIMEOUT_S = 20.0

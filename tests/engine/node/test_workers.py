@@ -12,8 +12,8 @@ import pytest
 from engine.errors import PeerLost, ProtocolError
 from engine.node import workers as module
 from engine.node.cluster import _started
-from engine.node.identity import TrustStore
 from engine.node.supervisor import State
+from engine.node.trust.identity import TrustStore
 from engine.node.workers import Workers
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
 

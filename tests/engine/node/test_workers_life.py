@@ -14,8 +14,8 @@ import pytest
 
 from engine.errors import PeerRefused
 from engine.node import supervisor, workers
-from engine.node.identity import TrustStore
 from engine.node.supervisor import State
+from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP, Workers
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
 

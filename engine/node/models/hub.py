@@ -1,0 +1,86 @@
+"""Fetches one file from the Hugging Face hub, going on where an earlier try stopped.
+
+The hub's own package says where the file lies and what its digest is. The bytes are fetched here, since that package
+throws an unfinished file away. Slow to import: import it when something is to be fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import httpx
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HTTPError as HubError  # type: ignore[attr-defined]
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+from engine.errors import DownloadFailed
+from engine.node.models.catalogue import HubSource
+from engine.node.progress import Progress
+
+# A hub that does not answer must not keep the second source waiting for long.
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 30.0
+
+# Tries in a row that bring no new byte before the source is given up.
+MAX_FRUITLESS_TRIES = 3
+
+
+class HubFile:
+    """A file on the hub: `size_bytes`, and the `sha256` to expect, which is the catalogue's where it states one."""
+
+    def __init__(self, source: HubSource) -> None:
+        """Ask the hub about the file. Raises DownloadFailed."""
+        self.name = f"{source.repository}/{source.file}"
+        endpoint = os.environ.get("HF_ENDPOINT")
+        self._url = hf_hub_url(source.repository, source.file, revision=source.revision, endpoint=endpoint)
+        try:
+            metadata = get_hf_file_metadata(self._url, timeout=CONNECT_TIMEOUT_S, endpoint=endpoint)
+        except (HubError, OSError, ValueError) as error:
+            raise DownloadFailed(f"the hub cannot be asked for {self.name} ({_first_line(error)})") from error
+        published = (metadata.etag or "").lower()
+        if source.sha256 is None and not re.fullmatch("[0-9a-f]{64}", published):
+            raise DownloadFailed(f"the hub publishes no digest for {self.name}, so it cannot be verified")
+        if metadata.size is None:
+            raise DownloadFailed(f"the hub does not say how large {self.name} is")
+        self.size_bytes = metadata.size
+        self.sha256 = source.sha256 or published
+
+    def fetch(self, partial: Path, progress: Progress) -> None:
+        """Bring `partial` to its full size, keeping the bytes it has. Raises DownloadFailed; OSError of the disk."""
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        headers = {**build_hf_headers(), "accept-encoding": "identity"}
+        fruitless = 0
+        with httpx.Client(headers=headers, timeout=timeout, follow_redirects=True) as client:
+            while (have := _size(partial)) < self.size_bytes:
+                try:
+                    self._fetch_rest(client, partial, have, progress)
+                    reason = "the connection ended early"
+                except httpx.HTTPError as error:
+                    reason = _first_line(error)
+                fruitless = 0 if _size(partial) > have else fruitless + 1
+                if fruitless == MAX_FRUITLESS_TRIES:
+                    raise DownloadFailed(f"the hub does not give {self.name} ({reason})")
+
+    def _fetch_rest(self, client: httpx.Client, partial: Path, have: int, progress: Progress) -> None:
+        headers = {"range": f"bytes={have}-"} if have else {}
+        with client.stream("GET", self._url, headers=headers) as response:
+            response.raise_for_status()
+            # a server that ignores the range sends the file from its start
+            if response.status_code != httpx.codes.PARTIAL_CONTENT:
+                have = 0
+            with partial.open("ab" if have else "wb") as file:
+                # as they come: blocks of one size would be lost in part when the connection breaks
+                for block in response.iter_raw():
+                    file.write(block)
+                    have += len(block)
+                    progress.advance(have, self.size_bytes)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

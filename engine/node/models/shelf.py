@@ -1,0 +1,117 @@
+"""The node's view of its models: looked at again when asked, told to paired computers, digests computed meanwhile.
+
+A digest takes half a second a GB: it is computed once, in the background, model after model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.errors import BatonError, ModelFileError
+from engine.gguf.digest import file_digests
+from engine.node.models.model_folder import Folder, LocalModel, find_model, import_model, remove_model
+from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.progress import Progress
+
+# Models that a paired computer is told of.
+MAX_TOLD = 1000
+
+
+class _Stopped(BatonError):
+    """The node ends."""
+
+
+class Shelf:
+    """The node's view of its models; `on_change` is called when it has changed."""
+
+    def __init__(
+        self, folder: Folder, *, on_change: Callable[[], None], in_use: Callable[[], set[str]]
+    ) -> None:
+        """`in_use` gives the ids of models that engines have loaded, or are loading."""
+        self.folder = folder
+        self.models: tuple[LocalModel, ...] = ()
+        self._on_change = on_change
+        self._in_use = in_use
+        self._looking = asyncio.Lock()
+        self._digesting: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._is_over = False
+
+    async def start(self) -> None:
+        await self.refresh()
+        self._digesting = asyncio.create_task(self._compute_digests(), name="digests")
+
+    async def close(self) -> None:
+        self._is_over = True
+        if self._digesting is not None:
+            self._digesting.cancel()
+            await asyncio.gather(self._digesting, return_exceptions=True)
+
+    def offer_methods(self, offers: Offers) -> None:
+        """Let paired computers see what is here."""
+        offers.calls["models.list"] = self._list
+
+    async def _list(self, link: PeerLink, params: Any) -> Any:
+        await self.refresh()
+        return [msgspec.to_builtins(model.told()) for model in self.models[:MAX_TOLD]]
+
+    def snapshot(self) -> dict[str, Any]:
+        models = [msgspec.to_builtins(model.told()) for model in self.models]
+        return {"folder": str(self.folder.path), "models": models}
+
+    async def refresh(self) -> None:
+        """Look at the folder again."""
+        async with self._looking:
+            models = await asyncio.to_thread(self.folder.models)
+        if models != self.models:
+            self.models = models
+            self._wanted.set()
+            self._on_change()
+
+    def find(self, text: str) -> LocalModel:
+        """As `find_model`, among those last seen."""
+        return find_model(self.models, text)
+
+    async def digests(self, model: LocalModel) -> tuple[str, ...]:
+        """Of each file, read now where they are not known yet. Raises ModelFileError."""
+        digests = await asyncio.to_thread(
+            file_digests, model.paths, cache_dir=self.folder.digests_dir, on_progress=self._go_on
+        )
+        await self.refresh()
+        return digests
+
+    async def add(self, source: Path, progress: Progress, *, copy: bool) -> LocalModel:
+        """As `import_model`."""
+        async with self._looking:
+            model = await asyncio.to_thread(import_model, self.folder, source, progress, copy=copy)
+        await self.refresh()
+        return model
+
+    async def remove(self, text: str) -> None:
+        """As `remove_model`."""
+        await self.refresh()
+        await asyncio.to_thread(remove_model, self.find(text), self._in_use())
+        await self.refresh()
+
+    async def _compute_digests(self) -> None:
+        """One model after the other, those that can be run."""
+        tried: set[tuple[Path, int]] = set()
+        while True:
+            todo = [m for m in self.models if not (m.digest or m.problem or (m.path, m.size_bytes) in tried)]
+            if not todo:
+                self._wanted.clear()
+                await self._wanted.wait()
+                continue
+            tried.add((todo[0].path, todo[0].size_bytes))
+            with contextlib.suppress(ModelFileError):
+                await self.digests(todo[0])
+
+    def _go_on(self, done: int, total: int) -> None:
+        if self._is_over:
+            raise _Stopped("the node ends")

@@ -1,0 +1,69 @@
+"""The node's view of its models: what comes and goes is seen, and digests are computed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UserError
+from engine.node.models.model_folder import Folder
+from engine.node.models.shelf import Shelf
+from engine.node.progress import Silent
+from tests.engine.node.models.models_at_hand import write_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    (tmp_path / "models").mkdir()
+    return Folder(tmp_path / "models", tmp_path / "digests")
+
+
+def run(folder: Folder, work: Callable[[Shelf, asyncio.Event], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        changed = asyncio.Event()
+        shelf = Shelf(folder, on_change=changed.set, in_use=lambda: {"used"})
+        await shelf.start()
+        try:
+            async with asyncio.timeout(30):
+                await work(shelf, changed)
+        finally:
+            await shelf.close()
+
+    asyncio.run(inside())
+
+
+def test_digests_are_computed_in_the_background_and_kept(folder: Folder) -> None:
+    path = write_model(folder.path / "a.gguf")
+    write_model(folder.path / "bad.gguf", architecture="rwkv7")
+
+    async def work(shelf: Shelf, changed: asyncio.Event) -> None:
+        while shelf.find("a").digest is None:
+            changed.clear()
+            await changed.wait()
+        assert shelf.find("a").digest == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert shelf.find("bad").digest is None
+
+    run(folder, work)
+    (model, _) = Folder(folder.path, folder.digests_dir).models()
+    assert model.digest is not None
+
+
+def test_what_comes_and_goes_is_seen(folder: Folder, tmp_path: Path) -> None:
+    async def work(shelf: Shelf, changed: asyncio.Event) -> None:
+        changed.clear()
+        await shelf.refresh()
+        assert not changed.is_set()
+        await shelf.add(write_model(tmp_path / "a.gguf"), Silent(), copy=False)
+        assert changed.is_set()
+        assert [model["id"] for model in shelf.snapshot()["models"]] == ["a"]
+        await shelf.remove("a")
+        assert shelf.models == ()
+        write_model(folder.path / "used.gguf")
+        with pytest.raises(UserError, match="loaded"):
+            await shelf.remove("used")
+
+    run(folder, work)

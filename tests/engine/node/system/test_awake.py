@@ -1,0 +1,232 @@
+"""The computer is kept awake while a model can be asked, and only then; what cannot be done is said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from engine.node.system.awake import Awake, CannotHold, keep_running
+
+
+class PretendedSystem:
+    """What holds; `fault` is why it does not, and `blocked` keeps it from answering."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self.n_held = 0
+        self.n_asked = 0
+        self.blocked = threading.Event()
+        self.blocked.set()
+        self.threads: list[int] = []
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[str]:
+        self.n_asked += 1
+        self.blocked.wait(20)
+        if self.fault:
+            raise CannotHold(self.fault)
+        self.n_held += 1
+        self.threads.append(threading.get_ident())
+        yield "pretended"
+        self.threads.append(threading.get_ident())
+        self.n_held -= 1
+
+
+class Watched:
+    """An Awake, and waiting for what it says."""
+
+    def __init__(
+        self, hold: Callable[[], contextlib.AbstractContextManager[str]], ask_again_s: float = 1e6
+    ) -> None:
+        self._changed = asyncio.Event()
+        self.awake = Awake(on_change=self._changed.set, hold=hold, ask_again_s=ask_again_s)
+
+    async def until(self, is_so: Callable[[dict], bool]) -> dict:
+        async with asyncio.timeout(20):
+            while not is_so(self.awake.snapshot()):
+                self._changed.clear()
+                await self._changed.wait()
+        return self.awake.snapshot()
+
+
+@pytest.fixture
+def system() -> PretendedSystem:
+    return PretendedSystem()
+
+
+def test_awake_from_the_first_model_to_the_last(system: PretendedSystem) -> None:
+    async def story() -> None:
+        watched = Watched(system.hold)
+        await watched.awake.start()
+        assert watched.awake.snapshot() == {"held": False, "since": None, "why": "", "method": "", "note": ""}
+        watched.awake.serve(["qwen"])
+        held = await watched.until(lambda found: found["held"])
+        assert (held["why"], held["method"], held["note"]) == ("qwen can be asked", "pretended", "")
+        watched.awake.serve(["qwen", "gemma"])
+        watched.awake.serve(["gemma"])
+        now = watched.awake.snapshot()
+        assert (now["since"], now["why"], system.n_asked) == (held["since"], "gemma can be asked", 1)
+        watched.awake.serve([])
+        assert watched.awake.snapshot() == {"held": False, "since": None, "why": "", "method": "", "note": ""}
+        watched.awake.serve(["qwen"])
+        await watched.until(lambda found: found["held"])
+        await watched.awake.close()
+        assert (system.n_held, system.n_asked) == (0, 2)
+        # the same thread asks and lets go
+        assert system.threads[0] == system.threads[1] or system.threads[0] == system.threads[2]
+
+    asyncio.run(story())
+
+
+def test_a_system_that_is_slow_keeps_nobody_waiting(system: PretendedSystem) -> None:
+    async def story() -> None:
+        watched = Watched(system.hold)
+        system.blocked.clear()
+        watched.awake.serve(["qwen"])
+        assert not watched.awake.snapshot()["held"]
+        watched.awake.serve([])
+        watched.awake.serve(["gemma"])
+        system.blocked.set()
+        found = await watched.until(lambda found: found["held"])
+        assert found["why"] == "gemma can be asked"
+        await watched.awake.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_not_wanted_any_more_may_fail(system: PretendedSystem) -> None:
+    first_may_fail = threading.Event()
+
+    @contextlib.contextmanager
+    def hold() -> Iterator[str]:
+        system.n_asked += 1
+        if system.n_asked == 1:
+            first_may_fail.wait(20)
+            raise CannotHold("too late")
+        yield "pretended"
+
+    async def story() -> None:
+        watched = Watched(hold)
+        watched.awake.serve(["qwen"])
+        first = watched.awake._holding
+        assert first is not None
+        watched.awake.serve([])
+        watched.awake.serve(["gemma"])
+        await watched.until(lambda found: found["held"])
+        first_may_fail.set()
+        await asyncio.to_thread(first.join, 20)
+        await asyncio.sleep(0)  # what it has said is heard
+        found = watched.awake.snapshot()
+        assert (found["held"], found["note"]) == (True, "")
+        await watched.awake.close()
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_done_is_said_and_tried_again(system: PretendedSystem) -> None:
+    async def story() -> None:
+        watched = Watched(system.hold, ask_again_s=0)
+        system.fault = "no bus"
+        watched.awake.serve(["qwen"])
+        found = await watched.until(lambda found: bool(found["note"]))
+        assert (found["held"], "power settings" in found["note"]) == (False, True)
+        system.fault = ""
+        found = await watched.until(lambda found: found["held"])
+        assert found["note"] == "" and system.n_asked >= 2
+        await watched.awake.close()
+        assert system.n_held == 0
+
+    asyncio.run(story())
+
+
+def test_nothing_is_tried_again_for_a_model_that_has_gone(system: PretendedSystem) -> None:
+    async def story() -> None:
+        watched = Watched(system.hold, ask_again_s=0.001)
+        system.fault = "no bus"
+        watched.awake.serve(["qwen"])
+        await watched.until(lambda found: bool(found["note"]))
+        system.fault = ""
+        watched.awake.serve([])
+        await asyncio.sleep(0.01)  # ten times what it would take
+        found = watched.awake.snapshot()
+        assert (found["held"], found["note"]) == (False, "")
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="D-Bus is Linux's")
+@pytest.mark.parametrize("address", [None, "", "unix:path=/no/such/bus", "nonsense"])
+def test_without_a_bus_nothing_breaks(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
+    monkeypatch.delenv("WAKEPY_FAKE_SUCCESS", raising=False)
+    if address is None:
+        monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", address)
+
+    async def story() -> None:
+        watched = Watched(keep_running)
+        watched.awake.serve(["qwen"])
+        found = await watched.until(lambda found: bool(found["note"]))
+        assert (found["held"], found["note"][:10]) == (False, "no desktop")
+        await watched.awake.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def bus(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A D-Bus of its own."""
+    if sys.platform != "linux" or not shutil.which("dbus-daemon"):
+        pytest.skip("needs dbus-daemon")
+    process = subprocess.Popen(
+        ["dbus-daemon", "--session", "--nofork", "--print-address"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", address)
+    yield address
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_desktop_on_a_real_bus_is_asked_and_let_go(bus: str) -> None:
+    """A pretended GNOME on a real D-Bus."""
+    from jeepney import MessageType, message_bus, new_method_return
+    from jeepney.io.blocking import Proxy, open_dbus_connection
+
+    asked: list[tuple[str, tuple]] = []
+    connection = open_dbus_connection(bus)
+    assert Proxy(message_bus, connection).RequestName("org.gnome.SessionManager") == (1,)
+
+    def answer() -> None:
+        while len(asked) < 2:
+            message = connection.receive(timeout=20)
+            if message.header.message_type is not MessageType.method_call:
+                continue
+            member = message.header.fields[3]
+            asked.append((member, message.body))
+            connection.send(new_method_return(message, *(("u", (7,)) if member == "Inhibit" else ())))
+
+    desktop = threading.Thread(target=answer, daemon=True)
+    desktop.start()
+
+    async def story() -> None:
+        watched = Watched(keep_running)
+        watched.awake.serve(["qwen"])
+        found = await watched.until(lambda found: found["held"] or bool(found["note"]))
+        assert (found["held"], found["method"]) == (True, "org.gnome.SessionManager")
+        await watched.awake.close()
+
+    asyncio.run(story())
+    desktop.join(20)
+    connection.close()
+    assert [name for name, _ in asked] == ["Inhibit", "Uninhibit"]
+    assert asked[0][1][3] == 4 and asked[1][1] == (7,)  # against suspending, and with the same cookie
