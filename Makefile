@@ -12,12 +12,14 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint
 MODEL ?= qwen2.5-coder-0.5b
 PEER = $(if $(wildcard .venv/lib/python*/site-packages/llama_cpp),--peer llama.cpp)
 
-.PHONY: help demo test lint soak models bench peer clean
+.PHONY: help app demo test lint soak screenshots models bench peer clean
 
 help:
+	@echo "make app     open the window"
 	@echo "make demo    two engines on this computer answer one question"
 	@echo "make test    format, lint, import rules, types and tests"
 	@echo "make soak    the long tests: fuzzing, kills, endurance"
+	@echo "make screenshots  pictures of every page, into docs/screenshots"
 	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
 	@echo "make bench   every benchmark, of MODEL ($(MODEL)), beside llama.cpp after make peer"
 	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
@@ -25,6 +27,9 @@ help:
 
 demo: .venv/ready
 	@$(BATON) demo
+
+app: .venv/ready-app
+	@$(BATON)
 
 test: lint
 	$(BATON) models get smollm2-135m
@@ -39,6 +44,10 @@ lint: .venv/ready-dev
 soak: .venv/ready-dev
 	$(BATON) models get smollm2-135m
 	$(PY) -m pytest -m "soak or fault"
+
+screenshots: .venv/ready-dev
+	$(BATON) models get smollm2-135m
+	$(PY) -m tests.app.screenshots docs/screenshots
 
 models: .venv/ready
 	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \
@@ -65,7 +74,13 @@ clean:
 	@sh installers/prepare.sh libraries
 	@touch $@
 
-.venv/ready-dev: .venv/ready
+.venv/ready-app: .venv/ready
+	@echo "Installing the window into .venv"
+	@$(PIP_INSTALL) --editable '.[app]'
+	@sh installers/prepare.sh window
+	@touch $@
+
+.venv/ready-dev: .venv/ready-app
 	@echo "Installing the tools of development into .venv"
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@

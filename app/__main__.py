@@ -1,7 +1,8 @@
 """The program `baton`: a sub-command goes to the engine, without one the window opens.
 
 The sub-command is looked at before anything of a window is imported: every process of Baton is started through here in
-a bundle, and most of them have no window.
+a bundle, and most of them have no window. What the window needs to know of this computer it is given from here, so that
+it imports nothing of the engine.
 """
 
 from __future__ import annotations
@@ -17,8 +18,31 @@ def main() -> int:
 
     if len(sys.argv) > 1:
         return engine_main()
-    print("Baton's window is not built yet; the command line is all there is today.\n")
-    return engine_main(["--help"])
+    try:
+        import PySide6  # noqa: F401
+    except ImportError:
+        print(
+            "Baton's window is not installed here: `pip install 'baton[app]'` installs it. Without it there is the "
+            "command line:\n"
+        )
+        return engine_main(["--help"])
+    return _open_window()
+
+
+def _open_window() -> int:
+    from app.main import Host, run
+    from app.node.client import Address
+    from engine.node.presence import NoNode, find_node
+    from engine.paths import config_dir, data_dir, own_command
+
+    def find() -> Address | None:
+        try:
+            note = find_node()
+        except NoNode:
+            return None
+        return Address(pid=note.pid, port=note.port, token=note.token, endpoint=note.endpoint)
+
+    return run(Host(find=find, command=tuple(own_command()), config=config_dir(), data=data_dir()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prepares a computer for Baton: `prepare.sh venv` makes .venv, `libraries` tries whether what was installed there can
-# be loaded, `compiler` looks for a C++ compiler. What the system lacks is installed where that may be done without
+# be loaded, `window` the same of what the window needs, `compiler` looks for a C++ compiler. What the system lacks is installed where that may be done without
 # asking (root on Debian or Ubuntu); elsewhere the command to type is printed.
 set -eu
 
@@ -52,8 +52,9 @@ make_venv() {
     "$python" -m venv .venv
 }
 
+# try_libraries PYTHON-MODULES
 try_libraries() {
-    while ! complaint=$(.venv/bin/python -c 'import cryptography, numpy, tokenizers, torch' 2>&1); do
+    while ! complaint=$(.venv/bin/python -c "import $1" 2>&1); do
         library=$(printf '%s\n' "$complaint" | sed -n 's/.*[^A-Za-z0-9_.+-]*\(lib[A-Za-z0-9_.+-]*\.so[.0-9]*\): cannot open.*/\1/p' | tail -n 1)
         case "$library" in
             "") fail "$complaint" "" "What was installed cannot be loaded; run \`make clean\` and try again." ;;
@@ -65,6 +66,13 @@ try_libraries() {
             libssl.so.* | libcrypto.so.*) package=libssl3 ;;
             libffi.so.*) package=libffi8 ;;
             libnuma.so.*) package=libnuma1 ;;
+            libEGL.so.*) package=libegl1 ;;
+            libGL.so.*) package=libgl1 ;;
+            libxkbcommon.so.*) package=libxkbcommon0 ;;
+            libdbus-1.so.*) package=libdbus-1-3 ;;
+            libfontconfig.so.*) package=libfontconfig1 ;;
+            libfreetype.so.*) package=libfreetype6 ;;
+            libglib-2.0.so.* | libgthread-2.0.so.*) package=libglib2.0-0 ;;
             *) fail "The system library $library is missing. Install it with your system's package manager." ;;
         esac
         install_package "The system library $library" "$package" "xcode-select --install"
@@ -78,7 +86,8 @@ find_compiler() {
 
 case "${1:-}" in
     venv) make_venv ;;
-    libraries) try_libraries ;;
+    libraries) try_libraries "cryptography, numpy, tokenizers, torch" ;;
+    window) try_libraries "PySide6.QtNetwork, PySide6.QtSvg, PySide6.QtWidgets" ;;
     compiler) find_compiler ;;
-    *) fail "usage: prepare.sh venv|libraries|compiler" ;;
+    *) fail "usage: prepare.sh venv|libraries|window|compiler" ;;
 esac

@@ -1,12 +1,14 @@
-"""The program `baton`: with a sub-command it is the engine's command line, without one it owns up to have no window."""
+"""The program `baton`: with a sub-command it is the engine's command line, without one the window opens."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from app import __main__ as program
 from app.__main__ import main
 
 
@@ -18,13 +20,21 @@ def own_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, handler)
 
 
-def test_without_a_command_it_says_that_there_is_no_window_yet(
+def test_without_a_command_the_window_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr("sys.argv", ["baton"])
+    monkeypatch.setattr(program, "_open_window", lambda: opened.append(True) or 0)
+    assert main() == 0 and opened
+
+
+def test_where_no_window_is_installed_it_says_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["baton"])
+    monkeypatch.setitem(sys.modules, "PySide6", None)
     assert main() == 0
     printed = capsys.readouterr().out
-    assert "not built yet" in printed
+    assert "pip install" in printed
     assert "usage: baton" in printed
 
 

@@ -1,0 +1,30 @@
+"""What can go wrong between the window and the node, as sentences a user can act on."""
+
+from __future__ import annotations
+
+
+class AppError(Exception):
+    """Its text is for the user: what happened, and what to do."""
+
+
+class NodeGone(AppError):
+    """No node answers: it ended, or none was started."""
+
+
+class NodeRefused(AppError):
+    """The node answered that it cannot; `kind` and `code` are its own words for why, `fields` what it said beside."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        kind: str = "",
+        code: str = "",
+        fields: dict[str, object] | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+        self.fields = fields or {}

@@ -1,0 +1,112 @@
+"""What the node says of itself, kept up to date: the parts of its `/state` by name, and whether it is there.
+
+On the GUI thread. Pages read `part` and listen to `changed`; nobody polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from enum import Enum
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from app.bridge import Bridge, Job
+from app.node.client import NodeClient
+from app.node.faults import AppError, NodeGone
+
+# A node needs about half a second to start; a computer that is busy, more.
+_LOOK_EVERY_S = 0.1
+_START_WITHIN_S = 30.0
+_AGAIN_AFTER_S = 1.0
+
+
+class NodePresence(Enum):
+    STARTING = "starting"
+    THERE = "there"
+    GONE = "gone"
+
+
+class NodeState(QObject):
+    """`changed` names a part whose data are new; `presence_changed` says that the node came or went."""
+
+    changed = Signal(str)
+    presence_changed = Signal()
+
+    def __init__(
+        self, bridge: Bridge, client: NodeClient, start: Callable[[], None], parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._bridge, self._client, self._start = bridge, client, start
+        self._parts: dict[str, Any] = {}
+        self._job: Job | None = None
+        self.presence = NodePresence.STARTING
+        self.fault = ""
+
+    def part(self, name: str, default: Any = None) -> Any:
+        """A part as the node told it last; `default` before it has."""
+        return self._parts.get(name, default)
+
+    def begin(self, *, start: bool = True) -> None:
+        """Follow the node that runs; where none does, start one first, if `start`."""
+        self._follow(start)
+
+    def close(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+
+    def _follow(self, start: bool) -> None:
+        if self._job is not None:
+            self._job.cancel()
+        self._be(NodePresence.STARTING)
+        self._job = self._bridge.stream(
+            self._news(start), self._hear, lambda _: self._lost(""), self._on_error
+        )
+
+    async def _news(self, start: bool) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Of the node that runs now, until it ends."""
+        if not self._client.look():
+            if not start:
+                raise NodeGone("Baton's node on this computer has ended.")
+            self._start()
+        async with asyncio.timeout(_START_WITHIN_S) as limit:
+            try:
+                while not self._client.look():
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                limit.reschedule(None)
+                async for event in self._client.events():
+                    yield event
+            except TimeoutError:
+                raise NodeGone(
+                    "Baton's node did not start. `baton node` in a terminal says why, and so does its log."
+                ) from None
+
+    def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
+        _, parts = event
+        self._parts.update(parts)
+        if self.presence is not NodePresence.THERE:
+            self._be(NodePresence.THERE)
+        for name in parts:
+            self.changed.emit(name)
+
+    def _on_error(self, error: AppError) -> None:
+        self._lost(str(error))
+
+    def _lost(self, fault: str) -> None:
+        self.fault = fault or "Baton's node on this computer has ended."
+        self._be(NodePresence.GONE)
+        self._job = self._bridge.run(_until_there(self._client), lambda _: self._follow(False))
+
+    def _be(self, presence: NodePresence) -> None:
+        if presence is not self.presence:
+            self.presence = presence
+            self.presence_changed.emit()
+
+
+async def _until_there(client: NodeClient) -> None:
+    """Return once a node runs: a service may start it again, or a person."""
+    while True:
+        await asyncio.sleep(_AGAIN_AFTER_S)
+        if client.look():
+            return

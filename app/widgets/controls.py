@@ -1,0 +1,75 @@
+"""Controls that Qt has not: a switch, and a choice of few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame
+
+from app.look.look import current_look
+from app.widgets.basics import Button, row
+
+
+class Switch(QAbstractButton):
+    """On or off, at once. `toggled` is the button's own signal; `name` is read aloud."""
+
+    def __init__(self, name: str, *, on: bool = False) -> None:
+        super().__init__()
+        self.setCheckable(True)
+        self.setChecked(on)
+        self.setAccessibleName(name)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setFixedSize(self.sizeHint())
+
+    def sizeHint(self) -> QSize:
+        return QSize(38, 22)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        look = current_look()
+        track = QRectF(2, 3, 34, 16)
+        pen = painter.pen()
+        pen.setColor(look.colour("local" if self.hasFocus() or self.isChecked() else "border_strong"))
+        pen.setWidthF(2.0 if self.hasFocus() else 1.0)
+        painter.setPen(pen if self.isEnabled() else Qt.PenStyle.NoPen)
+        on = "local" if self.isEnabled() else "border_strong"
+        painter.setBrush(look.colour(on if self.isChecked() else "hover"))
+        painter.drawRoundedRect(track, 8, 8)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(look.colour("on_local" if self.isChecked() else "text_faint"))
+        painter.drawEllipse(QRectF(22 if self.isChecked() else 5, 5.5, 11, 11))
+
+
+class Segments(QFrame):
+    """One of a few, side by side. `chosen` tells the value by the user's hand only."""
+
+    chosen = Signal(object)
+
+    def __init__(self, choices: Sequence[tuple[object, str]], *, name: str) -> None:
+        super().__init__()
+        self.setProperty("kind", "sunken")
+        self.setAccessibleName(name)
+        self._group = QButtonGroup(self)
+        self._values = [value for value, _ in choices]
+        self.buttons: list[Button] = []
+        for index, (_, text) in enumerate(choices):
+            button = Button(text, kind="segment")
+            button.setCheckable(True)
+            button.setAccessibleName(f"{name}: {text}")
+            self._group.addButton(button, index)
+            self.buttons.append(button)
+        self.setLayout(row(*self.buttons, margin=2, spacing=2))
+        self._group.idClicked.connect(lambda index: self.chosen.emit(self._values[index]))
+
+    @property
+    def value(self) -> object:
+        index = self._group.checkedId()
+        return self._values[index] if index >= 0 else None
+
+    def show_value(self, value: object) -> None:
+        if value in self._values:
+            self.buttons[self._values.index(value)].setChecked(True)

@@ -1,0 +1,247 @@
+"""The frame: pages to the left, the title and how the two computers are above, a banner below when one is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtWidgets import (
+    QApplication,
+    QButtonGroup,
+    QFrame,
+    QMainWindow,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.context import Context, is_there
+from app.look.look import current_look
+from app.look.measures import LARGE, MEDIUM, SMALL
+from app.pages.page import Page
+from app.state import NodePresence
+from app.widgets.basics import Button, Text, row
+from app.widgets.feedback import Action, Banner, Dot, Toast
+
+_NARROW = 1000
+_NAV_WIDTH = 168
+_NAV_NARROW = 58
+
+# How pages are made; the first word is the page's name.
+PageMaker = Callable[[Context], Page]
+
+
+class MainWindow(QMainWindow):
+    """`closed` is sent when the user closes it: whether Baton goes on is another's decision."""
+
+    closed = Signal()
+
+    def __init__(self, context: Context, pages: dict[str, tuple[str, str, PageMaker]]) -> None:
+        """`pages` by name: the word in the navigation, its icon, and what makes the page when it is first shown."""
+        super().__init__()
+        context.shell = self
+        self._context = context
+        self._pages = pages
+        self._made: dict[str, Page] = {}
+        self._page = ""
+        self.setWindowTitle("Baton")
+        self.setMinimumSize(QSize(720, 520))
+        self._navigation = _Navigation(pages)
+        self._navigation.chosen.connect(self.go)
+        self._title = Text(size="title")
+        self._status = _Status(context, lambda: self.go("cluster"))
+        self._stack = QStackedWidget()
+        self._banner = Banner()
+        self._toast = Toast(self)
+        self._lay_out()
+        self._bind_keys()
+        context.state.presence_changed.connect(self._on_presence)
+        current_look().changed.connect(self.update)
+        self._on_presence()
+
+    def _lay_out(self) -> None:
+        bar = QFrame()
+        bar.setProperty("kind", "topbar")
+        bar.setFixedHeight(52)
+        self._header_place = row(spacing=SMALL)
+        bar.setLayout(row(self._title, LARGE, self._header_place, None, self._status, spacing=SMALL))
+        bar.layout().setContentsMargins(24, 0, LARGE, 0)  # type: ignore[union-attr]
+        foot = QWidget()
+        foot.setLayout(row(self._banner))
+        foot.layout().setContentsMargins(LARGE, 0, LARGE, MEDIUM)  # type: ignore[union-attr]
+        self._foot = foot
+        right = QVBoxLayout()
+        right.setContentsMargins(0, 0, 0, 0)
+        right.setSpacing(0)
+        right.addWidget(bar)
+        right.addWidget(self._stack, 1)
+        right.addWidget(foot)
+        body = QWidget()
+        body.setObjectName("page")
+        around = row(self._navigation, spacing=0)
+        around.addLayout(right, 1)
+        body.setLayout(around)
+        self.setCentralWidget(body)
+        foot.hide()
+
+    # The shell that pages speak to.
+
+    def toast(self, text: str, action: Action | None = None) -> None:
+        self._toast.say(text, action)
+
+    def go(self, page: str) -> None:
+        if page == self._page or page not in self._pages:
+            return
+        if page not in self._made:
+            self._made[page] = made = self._pages[page][2](self._context)
+            self._stack.addWidget(made)
+        self._page = page
+        shown = self._made[page]
+        self._title.setText(shown.title)
+        self._navigation.show_page(page)
+        self._show_header(shown.header())
+        self._stack.setCurrentWidget(shown)
+        shown.shown()
+
+    def page(self, name: str) -> Page:
+        """The page of that name, made if it was not yet."""
+        if name not in self._made:
+            current = self._page
+            self.go(name)
+            if current:
+                self.go(current)
+        return self._made[name]
+
+    @property
+    def page_shown(self) -> str:
+        return self._page
+
+    def banner(self, text: str, *actions: Action, tone: str = "warning") -> None:
+        """Something that needs the user; "" takes it away."""
+        self._foot.setVisible(bool(text))
+        if text:
+            self._banner.say(text, *actions, tone=tone)
+        else:
+            self._banner.silence()
+
+    def _show_header(self, widget: QWidget | None) -> None:
+        while (item := self._header_place.takeAt(0)) is not None:
+            if (old := item.widget()) is not None:
+                old.setParent(None)
+        if widget is not None:
+            self._header_place.addWidget(widget)
+
+    def _on_presence(self) -> None:
+        state = self._context.state
+        if state.presence is NodePresence.GONE:
+            self.banner(
+                f"{state.fault} Your chats are safe, and answers need it again.",
+                Action(text="Start it again", run=state.begin),
+                tone="danger",
+            )
+        else:
+            self.banner("")
+
+    def _bind_keys(self) -> None:
+        for number, name in enumerate(self._pages, 1):
+            if number <= 6:
+                self._key(f"Ctrl+{number}", lambda name=name: self.go(name))  # type: ignore[misc]
+        self._key("Ctrl+,", lambda: self.go("settings"))
+        self._key(QKeySequence(QKeySequence.StandardKey.Quit), lambda: QApplication.instance().quit())  # type: ignore[union-attr]
+
+    def _key(self, keys: str | QKeySequence, run: Callable[[], object]) -> None:
+        QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload]
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._navigation.set_narrow(event.size().width() < _NARROW)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        event.ignore()
+        self.closed.emit()
+
+
+class _Navigation(QFrame):
+    """The pages' names; icons alone where the window is narrow."""
+
+    chosen = Signal(str)
+
+    def __init__(self, pages: dict[str, tuple[str, str, PageMaker]]) -> None:
+        super().__init__()
+        self.setProperty("kind", "sidebar")
+        self._group = QButtonGroup(self)
+        self._buttons: dict[str, tuple[Button, str]] = {}
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SMALL, MEDIUM, SMALL, MEDIUM)
+        layout.setSpacing(2)
+        for name, (word, icon, _) in pages.items():
+            if name == "settings":
+                layout.addStretch(1)
+            button = Button(word, lambda name=name: self.chosen.emit(name), kind="nav", icon=icon)  # type: ignore[misc]
+            button.setAccessibleName(word)
+            button.setCheckable(True)
+            self._group.addButton(button)
+            self._buttons[name] = button, word
+            layout.addWidget(button)
+        self._is_narrow: bool | None = None
+        self.set_narrow(False)
+
+    def show_page(self, name: str) -> None:
+        self._buttons[name][0].setChecked(True)
+
+    def set_narrow(self, narrow: bool) -> None:
+        if narrow is self._is_narrow:
+            return
+        self._is_narrow = narrow
+        self.setFixedWidth(_NAV_NARROW if narrow else _NAV_WIDTH)
+        for button, word in self._buttons.values():
+            button.setText("" if narrow else word)
+            button.setToolTip(word if narrow else "")
+
+
+class _Status(Button):
+    """The two computers and the cable in a few words; opens the cluster."""
+
+    def __init__(self, context: Context, on_click: Callable[[], object]) -> None:
+        super().__init__("", on_click, kind="chip")
+        self._context = context
+        self._dot = Dot()
+        self._words = Text(size="caption", tone="soft")
+        self._words.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self._dot.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.setLayout(row(self._dot, self._words, spacing=SMALL))
+        self.layout().setContentsMargins(MEDIUM, 2, MEDIUM, 2)  # type: ignore[union-attr]
+        context.state.changed.connect(self._on_changed)
+        context.state.presence_changed.connect(self._show)
+        self._show()
+
+    def sizeHint(self) -> QSize:
+        layout = self.layout()
+        return QSize(layout.sizeHint().width() if layout else 0, 28)
+
+    def _on_changed(self, part: str) -> None:
+        if part in ("node", "peers", "link", "engines"):
+            self._show()
+
+    def _show(self) -> None:
+        tone, words = self._described()
+        self._dot.show_tone(tone)
+        self._words.setText(words)
+        self.setAccessibleName(f"{words}. Opens Cluster")
+        self.updateGeometry()
+
+    def _described(self) -> tuple[str, str]:
+        context, state = self._context, self._context.state
+        if state.presence is NodePresence.STARTING:
+            return "warning", "Starting"
+        if state.presence is NodePresence.GONE:
+            return "danger", "Not running"
+        peer = context.peer
+        if peer is None:
+            return "local", f"{context.computer} alone"
+        if not is_there(peer):
+            return "warning", f"{context.computer}, {peer['name']} is away"
+        ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
+        speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
+        return "local", f"{context.computer} ⇄ {peer['name']}" + (f"  {speed:.1f} Gb/s" if speed else "")
