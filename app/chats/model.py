@@ -1,0 +1,141 @@
+"""What a chat is made of: conversations, and messages in versions. Knows nothing of Qt and of how it is kept."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from app.pages.chat.transcript.model import Role, Stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How words are chosen; None leaves a value to the engine. `max_tokens` bounds one answer."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+
+    def wishes(self) -> dict[str, float | int]:
+        """What was chosen, by the names of the endpoint."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """An attached file as the text in it. `n_tokens` is None where it was not counted yet."""
+
+    id: str
+    name: str
+    text: str
+    n_bytes: int
+    n_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One version of one message. `parent` is what it answers, None for the first; `note` is why it ended early."""
+
+    id: str
+    parent: str | None
+    role: Role
+    text: str
+    created: float
+    reasoning: str = ""
+    reasoning_s: float | None = None
+    note: str = ""
+    model: str = ""
+    files: tuple[File, ...] = ()
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """`leaf` is the last message of the version that is shown, None before the first. Times are seconds of the epoch.
+
+    `is_named` says that the user chose the title. `draft` and `draft_files` were not sent yet.
+    """
+
+    id: str
+    created: float
+    updated: float
+    title: str = ""
+    is_named: bool = False
+    pinned: bool = False
+    system: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    model: str = ""
+    leaf: str | None = None
+    draft: str = ""
+    draft_files: tuple[File, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat:
+    """A conversation with all of its messages, in the order in which they were made."""
+
+    conversation: Conversation
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What a list of many conversations needs of each."""
+
+    id: str
+    title: str
+    pinned: bool
+    updated: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A conversation that a search found. `snippet` is a piece of it, its hits between MARK_BEGIN and MARK_END."""
+
+    id: str
+    title: str
+    pinned: bool
+    updated: float
+    snippet: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A system prompt under a name."""
+
+    name: str
+    system: str
+
+
+# Around each hit in a snippet: no text of a person holds them.
+MARK_BEGIN, MARK_END = "\x02", "\x03"
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def stats_from(told: Any) -> Stats | None:
+    """Stats as they were kept; what another version wrote beside is left out, and what is no Stats is None."""
+    if not isinstance(told, dict):
+        return None
+    known = {part.name for part in fields(Stats)}
+    return Stats(**{name: value for name, value in told.items() if name in known})
+
+
+def sampling_from(told: Any) -> Sampling:
+    """Sampling as it was kept; what is no number is as not chosen."""
+    if not isinstance(told, dict):
+        return Sampling()
+    chosen: dict[str, Any] = {}
+    for part in fields(Sampling):
+        value = told.get(part.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            chosen[part.name] = int(value) if part.name in ("top_k", "max_tokens", "seed") else float(value)
+    return Sampling(**chosen)

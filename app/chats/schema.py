@@ -1,0 +1,108 @@
+"""The tables of the chats' database, as steps from each version to the next. A step never changes again."""
+
+from __future__ import annotations
+
+import sqlite3
+
+_CONVERSATIONS = """
+CREATE TABLE conversations (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    title TEXT NOT NULL DEFAULT '',
+    is_named INTEGER NOT NULL DEFAULT 0,
+    pinned INTEGER NOT NULL DEFAULT 0,
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    system TEXT NOT NULL DEFAULT '',
+    sampling TEXT NOT NULL DEFAULT '{}',
+    model TEXT NOT NULL DEFAULT '',
+    leaf TEXT,
+    draft TEXT NOT NULL DEFAULT '',
+    deleted REAL
+);
+CREATE INDEX conversations_listed ON conversations (updated DESC) WHERE deleted IS NULL;
+CREATE TABLE messages (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    parent TEXT,
+    role TEXT NOT NULL,
+    text TEXT NOT NULL,
+    reasoning TEXT NOT NULL DEFAULT '',
+    reasoning_s REAL,
+    note TEXT NOT NULL DEFAULT '',
+    model TEXT NOT NULL DEFAULT '',
+    stats TEXT,
+    created REAL NOT NULL,
+    deleted REAL
+);
+CREATE INDEX messages_of ON messages (conversation, number);
+CREATE TABLE files (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    message TEXT REFERENCES messages (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    text TEXT NOT NULL,
+    n_bytes INTEGER NOT NULL,
+    n_tokens INTEGER
+);
+CREATE INDEX files_of ON files (conversation, number);
+CREATE INDEX files_with ON files (message);
+"""
+
+_SEARCH_AND_PRESETS = """
+CREATE VIRTUAL TABLE found_titles USING fts5 (
+    title, content='conversations', content_rowid='number', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
+);
+CREATE VIRTUAL TABLE found_texts USING fts5 (
+    text, content='messages', content_rowid='number', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
+);
+CREATE TRIGGER titles_added AFTER INSERT ON conversations BEGIN
+    INSERT INTO found_titles (rowid, title) VALUES (new.number, new.title);
+END;
+CREATE TRIGGER titles_removed AFTER DELETE ON conversations BEGIN
+    INSERT INTO found_titles (found_titles, rowid, title) VALUES ('delete', old.number, old.title);
+END;
+CREATE TRIGGER titles_changed AFTER UPDATE OF title ON conversations BEGIN
+    INSERT INTO found_titles (found_titles, rowid, title) VALUES ('delete', old.number, old.title);
+    INSERT INTO found_titles (rowid, title) VALUES (new.number, new.title);
+END;
+CREATE TRIGGER texts_added AFTER INSERT ON messages BEGIN
+    INSERT INTO found_texts (rowid, text) VALUES (new.number, new.text);
+END;
+CREATE TRIGGER texts_removed AFTER DELETE ON messages BEGIN
+    INSERT INTO found_texts (found_texts, rowid, text) VALUES ('delete', old.number, old.text);
+END;
+CREATE TRIGGER texts_changed AFTER UPDATE OF text ON messages BEGIN
+    INSERT INTO found_texts (found_texts, rowid, text) VALUES ('delete', old.number, old.text);
+    INSERT INTO found_texts (rowid, text) VALUES (new.number, new.text);
+END;
+INSERT INTO found_titles (found_titles) VALUES ('rebuild');
+INSERT INTO found_texts (found_texts) VALUES ('rebuild');
+CREATE TABLE presets (name TEXT PRIMARY KEY, system TEXT NOT NULL);
+"""
+
+# The first leads from nothing to version 1.
+STEPS = (_CONVERSATIONS, _SEARCH_AND_PRESETS)
+
+VERSION = len(STEPS)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """0 of a database that has nothing in it yet."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection, to: int = VERSION) -> None:
+    """Bring a database to a version, each step whole or not at all."""
+    for version in range(version_of(connection), to):
+        # A script ends whatever transaction is open, so that it has to bring its own.
+        try:
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {STEPS[version]} PRAGMA user_version = {version + 1}; COMMIT;"
+            )
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.rollback()
+            raise
