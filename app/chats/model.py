@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from app.pages.chat.transcript.model import Role, Stats
@@ -119,6 +119,27 @@ MARK_BEGIN, MARK_END = "\x02", "\x03"
 
 def new_id() -> str:
     return uuid.uuid4().hex
+
+
+def renewed(chat: Chat) -> Chat:
+    """The same with other ids, for one that comes in beside itself."""
+    ids: dict[str | None, str | None] = {message.id: new_id() for message in chat.messages}
+    ids[None] = None
+
+    def own(files: tuple[File, ...]) -> tuple[File, ...]:
+        return tuple(replace(file, id=new_id()) for file in files)
+
+    conversation = replace(
+        chat.conversation,
+        id=new_id(),
+        leaf=ids[chat.conversation.leaf],
+        draft_files=own(chat.conversation.draft_files),
+    )
+    messages = tuple(
+        replace(message, id=ids[message.id] or "", parent=ids[message.parent], files=own(message.files))
+        for message in chat.messages
+    )
+    return Chat(conversation=conversation, messages=messages)
 
 
 def stats_from(told: Any) -> Stats | None:

@@ -28,6 +28,7 @@ from app.chats.model import (
     Listed,
     Message,
     Preset,
+    renewed,
     sampling_from,
     stats_from,
 )
@@ -247,9 +248,9 @@ class Store:
         return list(self.chats())
 
     def take_in(self, chats: Sequence[Chat]) -> None:
-        """Whole new conversations, all or none of them."""
+        """Whole conversations, all or none of them; what is there already comes in beside itself."""
         with self._writing() as db:
-            for chat in chats:
+            for chat in (renewed(chat) if _is_there(db, chat) else chat for chat in chats):
                 conversation = chat.conversation
                 db.execute(
                     f"INSERT INTO conversations (id, created, {', '.join(_CONVERSATION_FIELDS)}) "
@@ -529,6 +530,21 @@ def _add_files(
             (file.id, conversation_id, message_id, file.name, file.text, file.n_bytes, file.n_tokens)
             for file in files
         ],
+    )
+
+
+def _is_there(db: sqlite3.Connection, chat: Chat) -> bool:
+    """Whether any of it has an id that is taken."""
+    files = [*chat.conversation.draft_files, *(file for message in chat.messages for file in message.files)]
+    wanted = {
+        "conversations": [chat.conversation.id],
+        "messages": [message.id for message in chat.messages],
+        "files": [file.id for file in files],
+    }
+    return any(
+        db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (id_,)).fetchone()
+        for table, ids in wanted.items()
+        for id_ in ids
     )
 
 

@@ -192,9 +192,12 @@ def _told() -> Any:
 
 def _refused_by(answer: httpx.Response) -> AppError:
     try:
-        return _refused(answer.status_code, answer.json())
+        refused = _refused(answer.status_code, answer.json())
     except ValueError:
-        return NodeRefused(f"the node answered with status {answer.status_code}", status=answer.status_code)
+        refused = _refused(answer.status_code, None)
+    with contextlib.suppress(KeyError, ValueError):
+        refused.retry_after_s = float(answer.headers["Retry-After"])
+    return refused
 
 
 def _refused(status: int, body: Any) -> NodeRefused:

@@ -12,7 +12,10 @@ class NodeGone(AppError):
 
 
 class NodeRefused(AppError):
-    """The node answered that it cannot; `kind` and `code` are its own words for why, `fields` what it said beside."""
+    """The node answered that it cannot; `kind` and `code` are its own words for why, `fields` what it said beside.
+
+    `retry_after_s` is when it should be able to, None where it did not say.
+    """
 
     def __init__(
         self,
@@ -22,9 +25,11 @@ class NodeRefused(AppError):
         kind: str = "",
         code: str = "",
         fields: dict[str, object] | None = None,
+        retry_after_s: float | None = None,
     ):
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.code = code
         self.fields = fields or {}
+        self.retry_after_s = retry_after_s

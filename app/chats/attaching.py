@@ -1,0 +1,90 @@
+"""Reads what is attached to a message: text files as they are, PDF files as the text in them. Blocking; knows no Qt."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+from app.chats.faults import BadFile
+from app.chats.model import File, new_id
+
+# What a model can read in one go is less than this, and a mistaken file is often more.
+MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_TEXT_CHARS = 4_000_000
+
+# A text has none of these, a picture or a program soon does.
+_NO_TEXT = frozenset(range(32)) - {9, 10, 12, 13, 27}
+_LOOKED_AT_BYTES = 8192
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def read_file(path: Path) -> File:
+    """Raises BadFile with why it cannot be attached."""
+    try:
+        if not path.is_file():
+            raise BadFile(f"{path.name} is not a file. Attach the files in it one by one.")
+        n_bytes = path.stat().st_size
+        if n_bytes > MAX_FILE_BYTES:
+            raise BadFile(
+                f"{path.name} has {n_bytes / 1e6:,.0f} MB, and at most {MAX_FILE_BYTES / 1e6:,.0f} MB are read. "
+                "Attach a part of it."
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be read: {error.strerror}.") from error
+    text = _pdf_text(path) if content[:5] == b"%PDF-" else _plain_text(path.name, content)
+    if not text.strip():
+        raise BadFile(f"There is no text in {path.name}.")
+    if len(text) > MAX_TEXT_CHARS:
+        raise BadFile(
+            f"{path.name} has {len(text):,} characters, more than any model reads. Attach a part of it."
+        )
+    return File(id=new_id(), name=path.name, text=text, n_bytes=n_bytes)
+
+
+def _plain_text(name: str, content: bytes) -> str:
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return _decoded(name, content, encoding)
+    if any(byte in _NO_TEXT for byte in content[:_LOOKED_AT_BYTES]):
+        raise BadFile(f"{name} is not a text or PDF file. Models here read text only.")
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        return _decoded(name, content, "cp1252")
+
+
+def _decoded(name: str, content: bytes, encoding: str) -> str:
+    try:
+        return content.decode(encoding).replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise BadFile(
+            f"{name} is not in an encoding that can be read. Save it as UTF-8 and attach it again."
+        ) from None
+
+
+def _pdf_text(path: Path) -> str:
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    try:
+        reader = PdfReader(path)
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise BadFile(f"{path.name} has a password. Save it without one and attach that.")
+        pages = [page.extract_text().strip() for page in reader.pages]
+    except (PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # A damaged file makes pypdf stumble anywhere.
+        raise BadFile(
+            f"{path.name} cannot be read as a PDF file: it is damaged, or of an unusual kind."
+        ) from error
+    text = "\n\n".join(page for page in pages if page)
+    if not text:
+        raise BadFile(f"{path.name} holds pictures of pages and no text. Run text recognition on it first.")
+    return text
