@@ -36,6 +36,7 @@ from engine.link.tune import (
     check_host,
     check_interface,
     check_values,
+    private_subnet,
     steps_of,
 )
 from engine.link.tune_before import read_before, read_settings
@@ -114,6 +115,7 @@ def check(change: Change, network: Network, settings: dict[str, tuple[int, ...]]
         case Firewall():
             if sys.platform != "win32":
                 raise UserError("only Windows' firewall is ever told anything")
+            private_subnet(change.peer_host)
 
 
 def undo(journal: Journal, say: Say, roots: Roots, run: Runner) -> None:
