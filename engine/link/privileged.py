@@ -113,9 +113,9 @@ def check(change: Change, network: Network, settings: dict[str, tuple[int, ...]]
             for name, values in change.values.items():
                 check_values(name, values, settings.get(name, ()))
         case Firewall():
+            private_subnet(change.peer_host)
             if sys.platform != "win32":
                 raise UserError("only Windows' firewall is ever told anything")
-            private_subnet(change.peer_host)
 
 
 def undo(journal: Journal, say: Say, roots: Roots, run: Runner) -> None:

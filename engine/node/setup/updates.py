@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerRefused, ProtocolError
+from engine.files import file_error
 from engine.node.peering.peer_link import Handler, PeerLink
 from engine.node.scratch import private_folder
 from engine.node.setup.own_wheel import Archive, is_development, make_archive
@@ -161,4 +162,4 @@ def set_allowance(file: Path, *, allowed: bool) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise HostError(f"{file} cannot be written ({error.strerror}): check who owns the folder") from error
+        raise file_error(str(file), error) from error
