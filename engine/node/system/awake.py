@@ -150,7 +150,7 @@ class Awake:
         self._on_change()
 
     def snapshot(self) -> dict[str, Any]:
-        """`held` with since when and how; `why` names the models, `note` says why it could not be done, or only in part."""
+        """`held` with since when and how; `why` names the models, `note` says what could not be done, and why."""
         return {
             "held": self._since is not None,
             "since": self._since,
