@@ -251,7 +251,8 @@ class Discovery:
         """Raises InvalidRequest where it was not added."""
         address = _manual_address(text)
         if address not in self._manual:
-            raise InvalidRequest(f"{address} was not added by hand")
+            known = ", ".join(self._manual) or "none"
+            raise InvalidRequest(f"{address} was not added by hand; added were: {known}")
         self._manual.remove(address)
         self._forget((_split_host(address), 0))
 
@@ -617,7 +618,9 @@ def _newness(record: DNSRecord) -> tuple[bool, float]:
 
 def _manual_address(text: str) -> str:
     """HOST:PORT of what a person typed, who may leave the port away; raises UserError."""
-    text = text.strip()[:_MAX_ADDRESS_LETTERS]
+    text = text.strip()
+    if len(text) > _MAX_ADDRESS_LETTERS:
+        raise InvalidRequest(f"{text[:40]}…: this is longer than any address; type HOST or HOST:PORT")
     has_port = not text.endswith("]") if text.startswith("[") else text.count(":") == 1
     if not has_port:
         text = join_address(text.removeprefix("[").removesuffix("]"), NODE_PORT)

@@ -331,30 +331,13 @@ class Installer:
     def _quietly(self, words: Sequence[str]) -> bool:
         """Whether a command that may fail did not."""
         try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_QUICK_S,
-                cwd=self.plan.folder,
-                check=False,
-            )
+            return self._run(words, timeout_s=_QUICK_S).returncode == 0
         except (OSError, subprocess.SubprocessError):
             return False
-        return done.returncode == 0
 
     def _command(self, words: Sequence[str], failure: str, hint: str) -> None:
         try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_INSTALL_TIMEOUT_S,
-                cwd=self.plan.folder,
-                check=False,
-            )
+            done = self._run(words, timeout_s=_INSTALL_TIMEOUT_S)
             said, status = done.stdout.decode("utf-8", "replace"), done.returncode
         except subprocess.TimeoutExpired:
             said, status = "it took longer than an hour", 1
@@ -364,6 +347,18 @@ class Installer:
             raise Refused(
                 f"{failure} ({_last_line(said)}){'; ' + hint if hint else ''}; then run the same again"
             )
+
+    def _run(self, words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+        """To its end, with all that it says together."""
+        return subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            cwd=self.plan.folder,
+            check=False,
+        )
 
     def _say(self, sentence: str = "", **data: Any) -> None:
         if self._args.json:

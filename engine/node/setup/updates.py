@@ -88,7 +88,7 @@ class Updates:
             raise ProtocolError(f"an update that is none: {error}") from None
         self._check(update, link.peer.name)
         if self._installing.locked():
-            raise InvalidRequest(f"{self._name} is being updated already")
+            raise InvalidRequest(f"{self._name} is being updated already: wait until that is done")
         async with self._installing:
             await _install(update.data)
         asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart)
@@ -129,7 +129,9 @@ async def _install(data: bytes) -> None:
         try:
             said, _ = await asyncio.wait_for(process.communicate(), _INSTALL_TIMEOUT_S)
         except TimeoutError as error:
-            raise HostError("the update took too long") from error
+            raise HostError(
+                "the update took longer than an hour: see whether the package index can be reached there, and try again"
+            ) from error
         finally:
             if process.returncode is None:
                 process.kill()
