@@ -267,6 +267,7 @@ class Node:
             is_paired=self._is_paired,
             is_awake=lambda node_id: self.links.get(node_id) is not None,
             call_it=lambda: self.links.look_again(at_once=True),
+            on_change=add("wake", lambda: self.wake_on_lan.snapshot()),
         )
 
     def _make_models(self) -> None:

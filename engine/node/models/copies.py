@@ -69,6 +69,9 @@ _GRACE_S = 2.0
 # A name of one file, with no folder, on every system.
 _SAFE_NAME = re.compile(r"\w[\w .+()\[\]-]*\.gguf")
 
+_CANCELLED = "the copy was cancelled"
+_CANCELLED_THERE = "the copy was cancelled on the computer that was to get it"
+
 # In place of the port to call.
 _STOP = 0
 
@@ -118,8 +121,19 @@ class Copy:
     state: str = "running"
     problem: str = ""
     since_s: float = field(default_factory=time.time)
-    stop: Callable[[], None] = lambda: None
+    is_unwanted: bool = False
+    end: Callable[[], None] = lambda: None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        """End it, or have it end as soon as what is done before the first byte is done."""
+        self.is_unwanted = True
+        self.end()
+
+    def check_wanted(self) -> None:
+        """Raises UserError once it was stopped."""
+        if self.is_unwanted:
+            raise _Cancelled(_CANCELLED_THERE if self.is_incoming else _CANCELLED)
 
     def hear(self, news: News) -> None:
         if news.done_bytes is not None:
@@ -197,13 +211,14 @@ class Copies:
 
     async def _send(self, copy: Copy, model: LocalModel, link: PeerLink) -> AsyncGenerator[None, None]:
         digests = await self._shelf.digests(model)
+        copy.check_wanted()
         files = tuple(
             FileEntry(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
             for path, digest in zip(model.paths, digests, strict=True)
         )
         offer = Offer(copy_id=copy.copy_id, files=files)
         sender = _Sender(offer, model, link, self._identity)
-        copy.stop = sender.stop
+        copy.end = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
                 copy.hear(item)
@@ -241,6 +256,7 @@ class Copies:
             tuple(file.name for file in offer.files),
             tuple(file.sha256 for file in offer.files),
         )
+        copy.check_wanted()
         files = tuple(
             msgspec.structs.replace(file, name=name) for file, name in zip(offer.files, names, strict=True)
         )
@@ -252,7 +268,7 @@ class Copies:
             digests_dir=str(self._shelf.folder.digests_dir),
         )
         call_backs = self._call_backs.setdefault(offer.copy_id, asyncio.Queue())
-        copy.stop = functools.partial(call_backs.put_nowait, _STOP)
+        copy.end = functools.partial(call_backs.put_nowait, _STOP)
         try:
             async with contextlib.aclosing(_received(job, self._identity, link, call_backs)) as news:
                 async for item in news:
@@ -329,7 +345,7 @@ async def _received(
             item = await end.next_or(calling, stall_s)
             if item is None:
                 if calling.result() == _STOP:
-                    raise _Cancelled("the copy was cancelled on the computer that was to get it")
+                    raise _Cancelled(_CANCELLED_THERE)
                 await end.close()
                 there = str(Address(host=link.remote_host, port=calling.result()))
                 end = _Process(msgspec.structs.replace(job, dial=there), identity)
@@ -398,7 +414,7 @@ class _Sender:
                     await asyncio.gather(task, return_exceptions=True)
 
     def stop(self) -> None:
-        self._events.put_nowait(_Cancelled("the copy was cancelled"))
+        self._events.put_nowait(_Cancelled(_CANCELLED))
 
     async def _listen(self) -> None:
         """Hand over what the receiver says; at the end how it ended."""

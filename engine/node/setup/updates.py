@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerRefused, ProtocolError
+from engine.files import file_error
 from engine.node.peering.peer_link import Handler, PeerLink
 from engine.node.scratch import private_folder
 from engine.node.setup.own_wheel import Archive, is_development, make_archive
@@ -87,7 +88,7 @@ class Updates:
             raise ProtocolError(f"an update that is none: {error}") from None
         self._check(update, link.peer.name)
         if self._installing.locked():
-            raise InvalidRequest(f"{self._name} is being updated already")
+            raise InvalidRequest(f"{self._name} is being updated already: wait until that is done")
         async with self._installing:
             await _install(update.data)
         asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart)
@@ -128,7 +129,9 @@ async def _install(data: bytes) -> None:
         try:
             said, _ = await asyncio.wait_for(process.communicate(), _INSTALL_TIMEOUT_S)
         except TimeoutError as error:
-            raise HostError("the update took too long") from error
+            raise HostError(
+                "the update took longer than an hour: see whether the package index can be reached there, and try again"
+            ) from error
         finally:
             if process.returncode is None:
                 process.kill()
@@ -161,4 +164,4 @@ def set_allowance(file: Path, *, allowed: bool) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise HostError(f"{file} cannot be written ({error.strerror}): check who owns the folder") from error
+        raise file_error(str(file), error) from error

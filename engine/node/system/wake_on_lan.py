@@ -138,7 +138,8 @@ class WakeOnLan:
     """Learns what wakes paired computers, and wakes them. On one event loop.
 
     `named` finds a paired computer or raises; `is_awake` is whether there is a link with one, by its id; `call_it` has
-    it called at once; `is_paired` is whether what is known of an id is still to be kept.
+    it called at once; `is_paired` is whether what is known of an id is still to be kept; `on_change` is called when the
+    snapshot has changed.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class WakeOnLan:
         is_paired: Callable[[str], bool],
         is_awake: Callable[[str], bool],
         call_it: Callable[[], None],
+        on_change: Callable[[], None],
         ports: Callable[[], list[Port]] = read_ports,
         send: Callable[[Sequence[Port], Sequence[str]], int] = send_packets,
         try_every_s: float = TRY_EVERY_S,
@@ -158,6 +160,7 @@ class WakeOnLan:
         self._is_paired = is_paired
         self._is_awake = is_awake
         self._call_it = call_it
+        self._on_change = on_change
         self._ports = ports
         self._send = send
         self._try_every_s = try_every_s
@@ -187,6 +190,7 @@ class WakeOnLan:
         if macs and self._sleepers.get(node_id) != sleeper:
             kept = {known: it for known, it in self._sleepers.items() if self._is_paired(known)}
             self._sleepers = {**kept, node_id: sleeper}
+            self._on_change()
             await asyncio.to_thread(self._save, self._sleepers)
 
     async def wake(self, name: str) -> dict[str, Any]:
