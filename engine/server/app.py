@@ -118,6 +118,7 @@ def _render(template: ChatTemplate, ask: ChatAsk, n_ctx: int) -> list[int]:
         add_generation_prompt=ask.add_generation_prompt,
         variables=ask.variables,
         n_ctx=n_ctx,
+        continue_final_message=ask.continue_final_message,
     )
 
 

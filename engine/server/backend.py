@@ -62,6 +62,7 @@ class ChatTemplate(Protocol):
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         n_ctx: int | None = None,
+        continue_final_message: bool = False,
     ) -> list[int]: ...
 
 

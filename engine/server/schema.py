@@ -55,6 +55,7 @@ class ChatAsk(Ask):
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...]
     add_generation_prompt: bool
+    continue_final_message: bool
     variables: Mapping[str, Any]
 
 
@@ -82,10 +83,18 @@ def parse_chat(content: Mapping[str, Any]) -> ChatAsk:
         top_logprobs = None
     elif top_logprobs is None:
         top_logprobs = 0
+    messages = _messages(fields)
+    continue_final_message = fields.flag("continue_final_message", False)
+    if continue_final_message and messages[-1]["role"] != "assistant":
+        raise InvalidRequest(
+            "continue_final_message goes on with an answer: the last message has to be the assistant's",
+            param="continue_final_message",
+        )
     return ChatAsk(
-        messages=_messages(fields),
+        messages=messages,
         tools=_tools(fields),
         add_generation_prompt=fields.flag("add_generation_prompt", True),
+        continue_final_message=continue_final_message,
         variables=fields.object("chat_template_kwargs"),
         **_common(fields, 1, top_logprobs=top_logprobs),
     )

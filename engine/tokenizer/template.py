@@ -108,8 +108,11 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         n_ctx: int | None = None,
+        continue_final_message: bool = False,
     ) -> list[int]:
         """The prompt as ids, begin of text first where the model wants it.
+
+        With `continue_final_message` it ends with the last message's text, so that the model goes on with that.
 
         Messages are OpenAI's: a `role`, and a `content` that is a text or a list of parts of type "text".
         `variables` are further names for the template, such as `enable_thinking`. Raises InvalidRequest for
@@ -117,13 +120,20 @@ class ChatTemplate:
         without a word; ModelFileError for a template that goes astray; PromptTooLong for a prompt that is seen at a
         glance not to fit `n_ctx` tokens.
         """
+        add_generation_prompt = add_generation_prompt and not continue_final_message
         inputs = self._inputs(messages, tools, add_generation_prompt, variables)
+        end = ""
+        if continue_final_message:
+            end = self._free_guard(inputs)
+            inputs["messages"][-1]["content"] += end
         guard = self._free_guard(inputs)
         plain = self._run(inputs)
         if n_ctx is not None:
             self._tokenizer.check_fits(plain, n_ctx)
         self._check_tools_are_written(inputs, plain)
         text = self._guarded_text(inputs, guard, plain)
+        if end:
+            text = _up_to(end, text)
         bos_id = self._tokenizer.bos_id
         has_bos = bos_id is not None and text.startswith(self._tokenizer.token_text(bos_id))
         return self._tokenizer.encode_guarded(text, guard=guard, add_bos=not has_bos)
@@ -232,6 +242,17 @@ class ChatTemplate:
         tokenizer = self._tokenizer
         ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         return {name: "" if index is None else tokenizer.token_text(index) for name, index in ids.items()}
+
+
+def _up_to(end: str, text: str) -> str:
+    """All that stands before the last message's end."""
+    at = text.rfind(end)
+    if at < 0:
+        raise InvalidRequest(
+            "this model's chat template leaves the last message out, so that it cannot be continued",
+            param="continue_final_message",
+        )
+    return text[:at].replace(end, "")
 
 
 class _Guards:

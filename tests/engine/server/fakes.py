@@ -45,12 +45,23 @@ class ByteTokenizer:
 class LineTemplate:
     """`role: content` a line; remembers what it was given."""
 
-    def encode(self, messages, *, tools=None, add_generation_prompt=True, variables=None, n_ctx=None):
+    def encode(
+        self,
+        messages,
+        *,
+        tools=None,
+        add_generation_prompt=True,
+        variables=None,
+        n_ctx=None,
+        continue_final_message=False,
+    ):
         self.given = {"tools": tools, "variables": variables}
         if any("abracadabra" in message["content"] for message in messages):
             raise InvalidRequest("the template knows no magic", param="messages")
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
         ByteTokenizer().check_fits(text, n_ctx)
+        if continue_final_message:
+            return list(text.removesuffix("\n").encode())
         return list((text + ("assistant: " if add_generation_prompt else "")).encode())
 
 

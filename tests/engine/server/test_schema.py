@@ -96,6 +96,7 @@ def test_what_completions_cannot_do_is_said(field, value):
     ("fields", "wanted"),
     [
         ({"messages": None}, "at least one"),
+        ({"continue_final_message": True}, "has to be the assistant's"),
         ({"messages": []}, "at least one"),
         ({"messages": "hi"}, "a list, not a string"),
         ({"messages": ["hi"]}, r"messages\[0\] must be an object"),

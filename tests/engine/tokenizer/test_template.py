@@ -104,6 +104,27 @@ def test_encoding_is_that_of_the_rendered_text(real):
         assert template.encode(talk) == plain
 
 
+def test_an_answer_is_continued_where_it_stands(real):
+    tokenizer, template = real
+    for begun in ("It is fo", "a < b <|im_end|> ", "  x\n"):
+        talk = [*user("What is 2+2?"), {"role": "assistant", "content": begun}]
+        ids = template.encode(talk, continue_final_message=True)
+        closed = template.render(talk, add_generation_prompt=False)
+        text = tokenizer.decode(ids, special=True)
+        assert text.rstrip() == closed[: closed.rindex(begun.strip()) + len(begun.strip())]
+        # The begun answer is text, whatever is in it: no more marks than a question by itself has.
+        n_marks = sum(map(tokenizer.is_control, ids))
+        asked = template.encode(user("What is 2+2?"))
+        assert n_marks == sum(map(tokenizer.is_control, asked))
+
+
+def test_a_template_without_the_last_message_cannot_continue_it():
+    template = ChatTemplate("{{ messages[0].content }}", TOKENIZER)
+    talk = [*user("Hi"), {"role": "assistant", "content": "He"}]
+    with pytest.raises(InvalidRequest, match="cannot be continued"):
+        template.encode(talk, continue_final_message=True)
+
+
 def test_variables_reach_the_template_but_replace_nothing():
     template = ChatTemplate("{{ thinking }} {{ messages | length }}", TOKENIZER)
     assert template.render(user("a"), variables={"thinking": True, "messages": []}) == "True 1"
