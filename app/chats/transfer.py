@@ -1,4 +1,4 @@
-"""Chats as files: JSON, which comes back exactly, and Markdown, to read. Texts in and out; touches no file itself.
+"""Chats as files: JSON, which comes back exactly, and Markdown, to read. Knows no Qt.
 
     {"format": "baton-chats", "version": 1, "conversations": [{..., "messages": [{..., "files": [...]}]}]}
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from app.chats.faults import BadFile
@@ -21,7 +22,7 @@ from app.chats.tree import Tree
 
 FORMAT, VERSION = "baton-chats", 1
 
-MAX_IMPORT_CHARS = 512 * 1024 * 1024
+MAX_IMPORT_BYTES = 512 * 1024 * 1024
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
@@ -50,6 +51,18 @@ def from_json(text: str, name: str, *, clock: Callable[[], float] = time.time) -
     if not chats:
         raise BadFile(f"There is no conversation in {name}.")
     return chats
+
+
+def read_export(path: Path) -> str:
+    """A file's text. Raises BadFile."""
+    try:
+        if path.stat().st_size > MAX_IMPORT_BYTES:
+            raise BadFile(f"{path.name} has {path.stat().st_size / 1e6:,.0f} MB, more than chats ever have.")
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise BadFile(f"{path.name} is not a JSON file: it is no text.") from None
 
 
 def to_markdown(chats: Iterable[Chat]) -> str:

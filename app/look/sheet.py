@@ -34,6 +34,7 @@ QFrame[kind="card"][tone="danger"] {{ background: {p.danger_soft}; border-color:
 QFrame[kind="line"] {{ background: {p.border}; border: none; min-height: 1px; max-height: 1px; }}
 QFrame[kind="sunken"] {{ background: {p.sunken}; border: none; border-radius: {RADIUS_CARD}px; }}
 QFrame[kind="sidebar"] {{ background: {p.sunken}; border: none; border-right: 1px solid {p.border}; }}
+QFrame[kind="panel"] {{ background: {p.ground}; border: none; border-left: 1px solid {p.border}; }}
 QFrame[kind="topbar"] {{ background: {p.ground}; border: none; border-bottom: 1px solid {p.border}; }}
 
 QPushButton {{ background: {p.surface}; color: {p.text}; border: 1px solid {p.border_strong};
@@ -67,6 +68,10 @@ QPushButton[kind="nav"] {{ background: transparent; border: 2px solid transparen
 QPushButton[kind="nav"]:hover {{ background: {p.hover}; color: {p.text}; }}
 QPushButton[kind="nav"]:checked {{ background: {p.pressed}; color: {p.text}; font-weight: 600; }}
 QPushButton[kind="nav"]:focus {{ border-color: {p.local}; }}
+QPushButton[kind="tile"] {{ background: {p.surface}; border: 1px solid {p.border}; border-radius: {RADIUS_CARD}px;
+    padding: 0; font-weight: 400; text-align: left; }}
+QPushButton[kind="tile"]:hover {{ background: {p.hover}; border-color: {p.border_strong}; }}
+QPushButton[kind="tile"]:focus {{ border: 2px solid {p.local}; padding: 0; }}
 QPushButton[kind="chip"] {{ background: {p.surface}; border: 1px solid {p.border}; border-radius: 14px;
     padding: 3px 12px; font-weight: 400; color: {p.text_soft}; }}
 QPushButton[kind="chip"]:hover {{ background: {p.hover}; color: {p.text}; }}

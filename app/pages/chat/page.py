@@ -1,11 +1,58 @@
-"""The page Chat."""
+"""The page Chat: conversations to the left, the one that is open beside them, and where the next message is written."""
 
 from __future__ import annotations
 
-from app.context import Context
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import (
+    QDragEnterEvent,
+    QDragLeaveEvent,
+    QDropEvent,
+    QHideEvent,
+    QKeySequence,
+    QResizeEvent,
+    QShortcut,
+)
+from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
+
+from app.bridge import Job
+from app.chats import models as chat_models
+from app.chats.attaching import read_file
+from app.chats.counting import count_tokens
+from app.chats.faults import BadFile
+from app.chats.gauge import fill_of
+from app.chats.keeper import Keeper
+from app.chats.model import Chat, File, Found, Listed, Preset
+from app.chats.models import Choice, Readiness
+from app.chats.presets import all_presets, name_of
+from app.chats.store import Store
+from app.chats.transfer import from_json, read_export, to_json, to_markdown
+from app.context import Context, is_there
+from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
+from app.node.faults import AppError
+from app.pages.chat.composer import Composer, DropHint, files_in
+from app.pages.chat.conversations import ConversationPane
+from app.pages.chat.open_chat import OpenChat, new_conversation
+from app.pages.chat.settings import ChatSettings
+from app.pages.chat.transcript.view import Transcript
+from app.pages.chat.welcome import Welcome
 from app.pages.page import Page
-from app.widgets.basics import column
-from app.widgets.feedback import EmptyState
+from app.state import NodePresence
+from app.widgets.basics import Text, column, row
+from app.widgets.feedback import Action, Meter
+
+# While somebody types, nothing is written; a moment later it is.
+_DRAFT_MS = 400
+_SEARCH_MS = 150
+
+# Beside the settings there is no room for the list in a narrower page.
+_NARROW = 1000
 
 
 class ChatPage(Page):
@@ -13,4 +60,646 @@ class ChatPage(Page):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.setLayout(column(EmptyState("chat", "Chat", "This page is being made."), margin=0))
+        self._keeper = Keeper(context.data / "chats.db")
+        self._open: dict[str, OpenChat] = {}
+        self._chat = self._opened(Chat(conversation=new_conversation(), messages=()))
+        self._choices: Sequence[Choice] = ()
+        self._presets: list[Preset] = all_presets(())
+        self._own_presets: frozenset[str] = frozenset()
+        self._n_ctx: dict[str, int] = {}
+        self._n_reading = 0
+        self._searching: Job | None = None
+        self._pane = ConversationPane()
+        self._transcript = Transcript()
+        self._welcome = Welcome()
+        self._composer = Composer()
+        self._settings = ChatSettings()
+        self._loading = _LoadingLine()
+        self._hint = DropHint(self)
+        self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
+        self._draft_timer.timeout.connect(self._keep_draft)
+        self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
+        self._search_timer.timeout.connect(self._search)
+        self.setAcceptDrops(True)
+        self._lay_out()
+        self._connect()
+        self._bind_keys()
+        self._show_chat()
+        self._on_node()
+        self._load()
+
+    # Its parts.
+
+    def _lay_out(self) -> None:
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._welcome)
+        self._stack.addWidget(self._transcript)
+        self._settings.hide()
+        writing = QWidget()
+        writing.setLayout(column(self._loading, self._composer, spacing=SMALL))
+        writing.setMaximumWidth(ANSWER_WIDTH + 2 * LARGE)
+        around = row(spacing=0)
+        around.addStretch(1)
+        around.addWidget(writing, 1000)
+        around.addStretch(1)
+        around.setContentsMargins(HUGE, 0, HUGE, LARGE)
+        middle = QWidget()
+        middle.setLayout(column(self._stack, around, spacing=SMALL))
+        middle.layout().setStretch(0, 1)  # type: ignore[union-attr]
+        whole = row(self._pane, middle, self._settings, spacing=0)
+        whole.setStretch(1, 1)
+        self.setLayout(whole)
+        self.setTabOrder(self._pane, self._composer)
+
+    def _connect(self) -> None:
+        pane, composer, transcript = self._pane, self._composer, self._transcript
+        pane.opened.connect(self.open_conversation)
+        pane.new_wanted.connect(self.new_chat)
+        pane.searched.connect(lambda _: self._search_timer.start())
+        pane.renamed.connect(self._rename)
+        pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
+        pane.deleted.connect(self._delete_conversation)
+        pane.exported.connect(self._export_one)
+        pane.import_wanted.connect(self._import)
+        pane.export_all_wanted.connect(self._export_all)
+        composer.sent.connect(self._send)
+        composer.stopped.connect(lambda: self._chat.stop())
+        composer.edited.connect(self._on_typed)
+        composer.attach_wanted.connect(self._ask_files)
+        composer.files_given.connect(self.attach)
+        composer.file_removed.connect(self._remove_file)
+        composer.settings_toggled.connect(self._show_settings)
+        composer.model_chosen.connect(self._choose_model)
+        composer.more_models_wanted.connect(lambda: self.context.shell.go("models"))
+        composer.preset_chosen.connect(self._choose_preset)
+        composer.preset.edit_wanted.connect(self._edit_instructions)
+        transcript.regenerate.connect(lambda id_: self._chat.regenerate(id_))
+        transcript.continue_answer.connect(lambda id_: self._chat.continue_answer(id_))
+        transcript.edited.connect(lambda id_, text: self._chat.edit(id_, text))
+        transcript.branch.connect(lambda id_, step: self._chat.turn(id_, step))
+        transcript.answer_here.connect(lambda id_: self._chat.answer_here(id_))
+        transcript.delete.connect(self._delete_message)
+        self._welcome.begun.connect(self._begin)
+        self._welcome.attach_wanted.connect(self._begin_with_file)
+        self._welcome.models_wanted.connect(lambda: self.context.shell.go("models"))
+        settings = self._settings
+        settings.system_changed.connect(lambda text: self._chat.change(system=text))
+        settings.sampling_changed.connect(lambda sampling: self._chat.change(sampling=sampling))
+        settings.preset_kept.connect(self._keep_preset)
+        settings.preset_deleted.connect(self._delete_preset)
+        settings.closed.connect(lambda: composer.settings.setChecked(False))
+        self.context.state.changed.connect(self._on_state)
+        self.context.state.presence_changed.connect(self._on_node)
+
+    def _bind_keys(self) -> None:
+        self._key("Ctrl+N", self.new_chat)
+        self._key("Ctrl+K", self._begin_search)
+        self._key("Ctrl+L", self._composer.model.open)
+        self._stop_key = self._key("Esc", lambda: self._chat.stop())
+        self._stop_key.setEnabled(False)
+
+    def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
+        return QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload, no-any-return]
+
+    def shown(self) -> None:
+        self._composer.text.setFocus()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._keep_draft()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._make_room()
+
+    # Which conversation is open.
+
+    def _load(self) -> None:
+        """What was there when the window was closed."""
+
+        async def read() -> tuple[str, list[Listed], list[Preset], Any]:
+            listed = await self._keeper.do(Store.listed)
+            presets = await self._keeper.do(Store.presets)
+            unsent = await self._keeper.do(Store.unsent)
+            return await self._keeper.do(Store.take_notice), listed, presets, unsent
+
+        def show(read: tuple[str, list[Listed], list[Preset], Any]) -> None:
+            notice, listed, presets, unsent = read
+            self._pane.show_listed(listed)
+            self._take_presets(presets)
+            if notice:
+                self.context.shell.toast(notice)
+            if unsent is not None and self._chat.is_empty and not self._composer.draft:
+                self._go_to(self._opened(Chat(conversation=unsent, messages=())))
+
+        self.context.bridge.run(read(), show, self.context.tell)
+
+    def new_chat(self) -> None:
+        """An empty one; where one is open that nothing was sent in, that one."""
+        if not self._chat.is_empty:
+            empty = next((chat for chat in self._open.values() if chat.is_empty), None)
+            before = self._chat.conversation
+            if empty is None:
+                conversation = replace(
+                    new_conversation(before.model), sampling=before.sampling, system=before.system
+                )
+                empty = self._opened(Chat(conversation=conversation, messages=()))
+            self._go_to(empty)
+        self._composer.text.setFocus()
+
+    def open_conversation(self, conversation_id: str) -> None:
+        if conversation_id == self._chat.id:
+            return
+        if (there := self._open.get(conversation_id)) is not None:
+            self._go_to(there)
+            return
+        self.context.bridge.run(
+            self._keeper.do(Store.chat, conversation_id),
+            lambda chat: self._go_to(self._opened(chat)),
+            self.context.tell,
+        )
+
+    @property
+    def chat(self) -> OpenChat:
+        """The one that is open."""
+        return self._chat
+
+    @property
+    def pane(self) -> ConversationPane:
+        return self._pane
+
+    @property
+    def composer(self) -> Composer:
+        return self._composer
+
+    @property
+    def settings(self) -> ChatSettings:
+        return self._settings
+
+    @property
+    def transcript(self) -> Transcript:
+        return self._transcript
+
+    def _opened(self, chat: Chat) -> OpenChat:
+        if (there := self._open.get(chat.conversation.id)) is not None:
+            return there
+        opened = OpenChat(self.context, self._keeper, chat, self)
+        self._open[opened.id] = opened
+        opened.reset.connect(lambda: self._of(opened, self._show_messages))
+        opened.added.connect(lambda shown: self._of(opened, self._show_added, shown))
+        opened.replaced.connect(lambda shown: self._of(opened, self._transcript.replace, shown))
+        opened.grew.connect(lambda *grown: self._of(opened, self._transcript.append, *grown))
+        opened.prefilling.connect(lambda *told: self._of(opened, self._transcript.show_prefill, *told))
+        opened.loading_changed.connect(lambda: self._of(opened, self._show_loading))
+        opened.changed.connect(lambda: self._of(opened, self._show_fields))
+        opened.busy_changed.connect(lambda: self._on_busy(opened))
+        opened.listed_changed.connect(self._refresh)
+        return opened
+
+    def _of(self, chat: OpenChat, show: Callable[..., object], *told: object) -> None:
+        """Show what happened, if it happened in the conversation that is open."""
+        if chat is self._chat:
+            show(*told)
+
+    def _go_to(self, chat: OpenChat) -> None:
+        self._keep_draft()
+        self._settings.settle()
+        before, self._chat = self._chat, chat
+        # What answers goes on, and what was begun is kept; all else is read again when it is wanted.
+        if before is not chat and not before.is_answering and not before.is_empty:
+            self._close(before)
+        self._show_chat()
+        self._composer.text.setFocus()
+
+    def _close(self, chat: OpenChat) -> None:
+        self._open.pop(chat.id, None)
+        chat.deleteLater()
+
+    def _show_chat(self) -> None:
+        self._show_messages()
+        self._composer.show_draft(self._chat.conversation.draft)
+        self._show_fields()
+        self._show_loading()
+        self._show_busy()
+        self._pane.show_current(self._chat.id)
+
+    def _show_messages(self) -> None:
+        self._transcript.show_all(self._chat.shown())
+        if (live := self._chat.live) is not None and self._chat.prefill is not None:
+            self._transcript.show_prefill(live, self._chat.prefill)
+        self._show_stack()
+        self._show_gauge()
+
+    def _show_added(self, shown: Any) -> None:
+        self._transcript.add(shown)
+        self._show_stack()
+
+    def _show_stack(self) -> None:
+        self._stack.setCurrentWidget(self._welcome if self._chat.is_empty else self._transcript)
+
+    def _show_fields(self) -> None:
+        conversation = self._chat.conversation
+        name = name_of(conversation.system, self._presets) if conversation.system.strip() else ""
+        self._composer.preset.show_presets(
+            [preset.name for preset in self._presets], name, is_own=bool(conversation.system.strip())
+        )
+        self._composer.show_files(conversation.draft_files, self._n_reading)
+        self._settings.show_system(conversation.system)
+        self._settings.show_sampling(conversation.sampling)
+        self._show_models()
+        self._show_gauge()
+
+    def _show_busy(self) -> None:
+        self._stop_key.setEnabled(self._chat.is_answering)
+        self._pane.model.show_answering(frozenset(one.id for one in self._open.values() if one.is_answering))
+        self._show_composer()
+        self._show_gauge()
+
+    def _on_busy(self, chat: OpenChat) -> None:
+        self._show_busy()
+        if chat is not self._chat and not chat.is_answering:
+            self._close(chat)
+
+    # The node and its models.
+
+    def _on_state(self, part: str) -> None:
+        if part in ("models", "engines"):
+            self._show_models()
+            self._ask_context()
+        elif part == "peers":
+            self._show_welcome()
+
+    def _on_node(self) -> None:
+        self._n_ctx.clear()
+        self._show_models()
+        self._show_welcome()
+        self._show_composer()
+
+    def _show_models(self) -> None:
+        state = self.context.state
+        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()))
+        self._composer.model.show_choices(self._choices, self._model)
+        self._show_welcome()
+        self._show_composer()
+
+    @property
+    def _model(self) -> str:
+        """The one that would answer now."""
+        return chat_models.chosen(
+            self._choices, self._chat.conversation.model, self.context.preferences.get("model", "")
+        )
+
+    def _choose_model(self, model: str) -> None:
+        """Whoever chooses a model wants to talk to it: it is loaded at once."""
+        self.context.preferences.set("model", model)
+        self._chat.change(model=model)
+        self.context.bridge.run(
+            self.context.client.endpoint_post("/models/load", {"model": model}), None, self.context.tell
+        )
+
+    def _ask_context(self) -> None:
+        """How much the engine that is loaded reads at once."""
+        model = self._model
+        is_loaded = any(one.id == model and one.readiness is Readiness.LOADED for one in self._choices)
+        if not is_loaded or model in self._n_ctx:
+            return
+
+        def learn(slots: list[dict[str, Any]]) -> None:
+            if slots:
+                self._n_ctx[model] = int(slots[0]["n_ctx"])
+                self._show_gauge()
+
+        self.context.bridge.run(
+            self.context.client.endpoint_get("/slots", model=model), learn, lambda error: None
+        )
+
+    def _show_welcome(self) -> None:
+        peer = self.context.peer
+        self._welcome.say(
+            is_there=self.context.state.presence is not NodePresence.STARTING,
+            has_models=bool(self._choices) or self.context.state.presence is NodePresence.GONE,
+            peer=str(peer["name"]) if peer is not None and is_there(peer) else "",
+        )
+
+    def _show_composer(self) -> None:
+        is_up = self.context.state.presence is NodePresence.THERE
+        if is_up and not self._choices:
+            hint = self.tr("A model is needed to answer")
+        else:
+            hint = self.tr("Message, or drop files here")
+        self._composer.show_state(
+            is_answering=self._chat.is_answering, can_send=is_up and bool(self._choices), hint=hint
+        )
+
+    def _show_loading(self) -> None:
+        loading = self._chat.loading
+        self._loading.show_progress(self._chat.conversation.model, loading.progress if loading else None)
+        self._loading.setVisible(loading is not None)
+
+    def _show_gauge(self) -> None:
+        conversation = self._chat.conversation
+        self._composer.gauge.show_fill(
+            fill_of(
+                self._chat.tree.path(),
+                draft=self._composer.draft,
+                files=conversation.draft_files,
+                system=conversation.system,
+                n_ctx=self._n_ctx.get(self._model),
+            )
+        )
+
+    # Writing.
+
+    def _send(self, text: str) -> None:
+        self._draft_timer.stop()
+        self._settings.settle()
+        files = self._chat.conversation.draft_files
+        self._composer.show_draft("")
+        self._chat.send(text, files, self._model)
+
+    def _on_typed(self) -> None:
+        self._draft_timer.start()
+        self._show_gauge()
+
+    def _keep_draft(self) -> None:
+        self._draft_timer.stop()
+        self._chat.change(draft=self._composer.draft)
+
+    def _begin(self, text: str) -> None:
+        self._composer.show_draft(text)
+        self._on_typed()
+        self._composer.text.setFocus()
+
+    def _begin_with_file(self, text: str) -> None:
+        self._begin(text)
+        self._ask_files()
+
+    def _choose_preset(self, name: str) -> None:
+        self._chat.change(system=next((one.system for one in self._presets if one.name == name), ""))
+
+    def _edit_instructions(self) -> None:
+        self._composer.settings.setChecked(True)
+        self._settings.system.setFocus()
+
+    def _keep_preset(self, preset: Preset) -> None:
+        self._change_presets(self._keeper.do(Store.keep_preset, preset))
+        self.context.shell.toast(self.tr("Kept as {name}.").format(name=preset.name))
+
+    def _delete_preset(self, name: str) -> None:
+        self._change_presets(self._keeper.do(Store.delete_preset, name))
+
+    def _change_presets(self, change: Any) -> None:
+        async def work() -> list[Preset]:
+            await change
+            return await self._keeper.do(Store.presets)
+
+        self.context.bridge.run(work(), self._take_presets, self.context.tell)
+
+    def _take_presets(self, own: list[Preset]) -> None:
+        self._presets, self._own_presets = all_presets(own), frozenset(preset.name for preset in own)
+        self._settings.show_presets(self._presets, self._own_presets)
+        self._show_fields()
+
+    def _show_settings(self, visible: bool) -> None:
+        self._settings.setVisible(visible)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self._pane.setVisible(not (self._settings.isVisibleTo(self) and self.width() < _NARROW))
+
+    # Files.
+
+    def _ask_files(self) -> None:
+        names, _ = QFileDialog.getOpenFileNames(
+            self, self.tr("Attach files"), "", self.tr("Text and PDF files (*);;PDF files (*.pdf)")
+        )
+        self.attach([Path(name) for name in names])
+
+    def attach(self, paths: Sequence[Path]) -> None:
+        """Read them and put them beside the draft; what cannot be read is said."""
+        for path in paths:
+            self._read_file(self._chat, path)
+
+    def _read_file(self, chat: OpenChat, path: Path) -> None:
+        def done(file: File | None) -> None:
+            self._n_reading -= 1
+            if file is not None:
+                chat.change_draft_files([*chat.conversation.draft_files, file])
+                self._count(chat, file)
+            self._show_fields()
+
+        def fail(error: AppError) -> None:
+            done(None)
+            self.context.tell(error)
+
+        self._n_reading += 1
+        self._show_fields()
+        self.context.bridge.run(asyncio.to_thread(read_file, path), done, fail)
+
+    def _count(self, chat: OpenChat, file: File) -> None:
+        """Ask the model's own tokenizer how large it is. Without a model its size in bytes stands there."""
+        if not (model := self._model):
+            return
+
+        def show(n_tokens: int) -> None:
+            files = chat.conversation.draft_files
+            if file in files:
+                counted = replace(file, n_tokens=n_tokens)
+                chat.change_draft_files([counted if one == file else one for one in files])
+
+        self.context.bridge.run(count_tokens(self.context.client, model, file.text), show, lambda error: None)
+
+    def _remove_file(self, file_id: str) -> None:
+        files = self._chat.conversation.draft_files
+        self._chat.change_draft_files([file for file in files if file.id != file_id])
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if files_in(event.mimeData()):
+            event.acceptProposedAction()
+            self._hint.raise_()
+            self._hint.show()
+
+    def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
+        self._hint.hide()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        self._hint.hide()
+        event.acceptProposedAction()
+        self.attach(files_in(event.mimeData()))
+        self._composer.text.setFocus()
+
+    # The list.
+
+    def _begin_search(self) -> None:
+        if not self._pane.isVisibleTo(self):
+            self._composer.settings.setChecked(False)
+        self._pane.search.setFocus()
+        self._pane.search.selectAll()
+
+    def _search(self) -> None:
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """List what there is, or what is searched for."""
+        text = self._pane.search.text().strip()
+        if self._searching is not None:
+            self._searching.cancel()
+        if text:
+            self._searching = self.context.bridge.run(
+                self._keeper.do(Store.search, text), self._show_found, self.context.tell
+            )
+        else:
+            self._searching = self.context.bridge.run(
+                self._keeper.do(Store.listed), self._show_listed, self.context.tell
+            )
+
+    def _show_listed(self, listed: list[Listed]) -> None:
+        self._pane.show_listed(listed)
+
+    def _show_found(self, found: list[Found]) -> None:
+        self._pane.show_found(found)
+
+    def _rename(self, conversation_id: str, title: str) -> None:
+        self._change_listed(conversation_id, title=title, is_named=True)
+
+    def _change_listed(self, conversation_id: str, **fields: Any) -> None:
+        if (there := self._open.get(conversation_id)) is not None:
+            there.change(**fields)
+            return
+
+        def change(chat: Chat) -> None:
+            self._keeper.tell(Store.keep, replace(chat.conversation, **fields))
+            self._refresh()
+
+        self.context.bridge.run(self._keeper.do(Store.chat, conversation_id), change, self.context.tell)
+
+    def _delete_conversation(self, conversation_id: str) -> None:
+        was_open = conversation_id == self._chat.id
+        there = self._open.get(conversation_id)
+        if there is not None:
+            there.stop()
+        self._keeper.tell(Store.delete, conversation_id)
+        if was_open:
+            conversation = new_conversation(self._chat.conversation.model)
+            self._go_to(self._opened(Chat(conversation=conversation, messages=())))
+        self._refresh()
+
+        def undo() -> None:
+            self._keeper.tell(Store.restore, conversation_id)
+            self._refresh()
+            if was_open:
+                self.open_conversation(conversation_id)
+
+        self.context.shell.toast(
+            self.tr("The conversation is deleted."), Action(text=self.tr("Undo"), run=undo)
+        )
+
+    def _delete_message(self, message_id: str) -> None:
+        chat = self._chat
+        if (before := chat.delete(message_id)) is None:
+            return
+        self.context.shell.toast(
+            self.tr("The message and what follows it are deleted."),
+            Action(text=self.tr("Undo"), run=lambda: self._undelete(chat.id, before)),
+        )
+
+    def _undelete(self, conversation_id: str, before: Any) -> None:
+        if (chat := self._open.get(conversation_id)) is not None:
+            chat.undelete(before)
+            return
+        ids = [message.id for message in before]
+        self._keeper.tell(Store.restore_messages, conversation_id, ids, before.leaf)
+        self._refresh()
+
+    # Export and import.
+
+    def _export_one(self, conversation_id: str) -> None:
+        async def read() -> list[Chat]:
+            return [await self._keeper.do(Store.chat, conversation_id)]
+
+        name = next((one.conversation.title for one in self._open.values() if one.id == conversation_id), "")
+        self._export(read, name or self.tr("Conversation"))
+
+    def _export_all(self) -> None:
+        async def read() -> list[Chat]:
+            return await self._keeper.do(Store.all_chats)
+
+        self._export(read, self.tr("Baton chats"))
+
+    def _export(self, read: Callable[[], Any], name: str) -> None:
+        safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
+        json_kind = self.tr("JSON, to import again (*.json)")
+        chosen, kind = QFileDialog.getSaveFileName(
+            self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"
+        )
+        if not chosen:
+            return
+        path = Path(chosen)
+        if not path.suffix:
+            path = path.with_suffix(".json" if kind == json_kind else ".md")
+        write = to_markdown if path.suffix == ".md" else to_json
+
+        async def work() -> None:
+            chats = await read()
+            await asyncio.to_thread(_write, path, write, chats)
+
+        self.context.bridge.run(
+            work(),
+            lambda _: self.context.shell.toast(self.tr("Exported to {name}.").format(name=path.name)),
+            self.context.tell,
+        )
+
+    def _import(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(
+            self, self.tr("Import"), "", self.tr("JSON files (*.json);;All files (*)")
+        )
+        if name:
+            self.import_file(Path(name))
+
+    def import_file(self, path: Path) -> None:
+        async def work() -> list[Chat]:
+            chats = await asyncio.to_thread(lambda: from_json(read_export(path), path.name))
+            await self._keeper.do(Store.take_in, chats)
+            return chats
+
+        def done(chats: list[Chat]) -> None:
+            self._refresh()
+            words = (
+                self.tr("1 conversation is imported.")
+                if len(chats) == 1
+                else self.tr("{n} conversations are imported.")
+            )
+            self.context.shell.toast(words.format(n=len(chats)))
+
+        self.context.bridge.run(work(), done, self.context.tell)
+
+
+class _LoadingLine(QWidget):
+    """Over the composer while a model is loaded that was asked already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = Text(size="caption", tone="soft")
+        self._meter = Meter(4)
+        self._meter.setFixedWidth(120)
+        self.setLayout(row(self._words, self._meter, None, spacing=SMALL))
+        self.hide()
+
+    def show_progress(self, model: str, progress: float | None) -> None:
+        share = f" {progress:.0%}" if progress is not None else ""
+        self._words.setText(
+            self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
+        )
+        self._meter.show_shares((progress or 0.0, "local"))
+
+
+def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[Chat]) -> None:
+    """Whole, or not at all."""
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.write_text(write(chats), "utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise BadFile(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,53 @@
+"""The models a chat can be had with, out of what the node tells of files and engines. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Readiness(Enum):
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A model of this computer that can be run. `progress` from 0 to 1 while it is loaded; `reason` why it failed."""
+
+    id: str
+    readiness: Readiness = Readiness.UNLOADED
+    progress: float = 0.0
+    reason: str = ""
+
+
+def choices(models: dict[str, Any], engines: Sequence[dict[str, Any]]) -> list[Choice]:
+    """Of the node's parts `models` and `engines`; those that are loaded first, then by name."""
+    running = {engine["model"]: engine for engine in engines}
+    found = [
+        _choice(model["id"], running.get(model["id"]))
+        for model in models.get("models", ())
+        if not model["problem"]
+    ]
+    return sorted(found, key=lambda one: (one.readiness is not Readiness.LOADED, one.id.lower()))
+
+
+def chosen(among: Sequence[Choice], *wanted: str) -> str:
+    """The first of the wanted that is there, else one that is loaded, else any; "" where there is none."""
+    there = {one.id for one in among}
+    return next((one for one in wanted if one in there), among[0].id if among else "")
+
+
+def _choice(model_id: str, engine: dict[str, Any] | None) -> Choice:
+    if engine is None:
+        return Choice(id=model_id)
+    if engine["state"] == "ready":
+        return Choice(id=model_id, readiness=Readiness.LOADED, progress=1.0)
+    if engine["state"] == "failed":
+        exits = engine.get("last_exits") or ()
+        return Choice(id=model_id, readiness=Readiness.FAILED, reason=exits[-1]["reason"] if exits else "")
+    return Choice(id=model_id, readiness=Readiness.LOADING, progress=engine["progress"])

@@ -1,0 +1,394 @@
+"""Where a message is written: text, files, and beside them the model, the instructions and how full the context is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QSize, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QIcon, QKeyEvent, QPainter, QPaintEvent, QPen, QTextOption
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
+
+from app.chats.gauge import Fill
+from app.chats.model import File
+from app.chats.models import Choice, Readiness
+from app.chats.titles import shortened
+from app.look.look import current_look
+from app.look.measures import MEDIUM, SMALL, TINY
+from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
+from app.widgets.feedback import Meter
+
+_MAX_LINES = 10
+_NAME_CHARS = 28
+
+
+class Composer(QFrame):
+    """Tells what the user wants; what becomes of it is the page's decision. Files are shown as they are told."""
+
+    sent = Signal(str)
+    stopped = Signal()
+    edited = Signal()
+    attach_wanted = Signal()
+    files_given = Signal(list)
+    file_removed = Signal(str)
+    settings_toggled = Signal(bool)
+    model_chosen = Signal(str)
+    more_models_wanted = Signal()
+    preset_chosen = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("kind", "card")
+        self.text = _MessageEdit()
+        self.text.submitted.connect(self._send)
+        self.text.textChanged.connect(self.edited)
+        self.text.textChanged.connect(self._show_button)
+        self.text.files_given.connect(self.files_given)
+        self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
+        self._chips = QHBoxLayout()
+        self._chips.setSpacing(SMALL)
+        self._files = QWidget()
+        self._files.setLayout(self._chips)
+        self._chips.setContentsMargins(0, 0, 0, 0)
+        self._files.hide()
+        self._n_reading = 0
+        self._has_files = self._is_answering = False
+        self._can_send = True
+        attach = Button("", self.attach_wanted.emit, kind="icon", icon="attach", name=self.tr("Attach files"))
+        self.model = ModelButton()
+        self.model.chosen.connect(self.model_chosen)
+        self.model.more_wanted.connect(self.more_models_wanted)
+        self.preset = PresetButton()
+        self.preset.chosen.connect(self.preset_chosen)
+        self.gauge = ContextGauge()
+        self.settings = Button("", kind="icon", icon="sliders", name=self.tr("Instructions and sampling"))
+        self.settings.setCheckable(True)
+        self.settings.toggled.connect(self.settings_toggled)
+        self._button = Button("", self._on_button, kind="primary", icon="send", name=self.tr("Send"))
+        self._button.setFixedSize(QSize(40, 32))
+        foot = row(
+            attach,
+            self.model,
+            self.preset,
+            None,
+            self.gauge,
+            SMALL,
+            self.settings,
+            self._button,
+            spacing=TINY,
+        )
+        self.setLayout(column(self._files, self.text, foot, margin=SMALL, spacing=SMALL))
+        self.layout().setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)  # type: ignore[union-attr]
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Maximum)
+        self._show_button()
+
+    @property
+    def draft(self) -> str:
+        return self.text.toPlainText()
+
+    def show_draft(self, text: str) -> None:
+        """Without its being taken for typed."""
+        if text != self.draft:
+            self.text.blockSignals(True)
+            self.text.setPlainText(text)
+            self.text.blockSignals(False)
+            self.text.moveCursor(self.text.textCursor().MoveOperation.End)
+            self.text.grow()
+        self._show_button()
+
+    def show_files(self, files: Sequence[File], n_reading: int = 0) -> None:
+        """Those that are attached, and how many are still being read."""
+        clear(self._chips)
+        for file in files:
+            chip = FileChip(file)
+            chip.removed.connect(self.file_removed)
+            self._chips.addWidget(chip)
+        if n_reading:
+            self._chips.addWidget(Text(self.tr("Reading…"), size="caption", tone="faint"))
+        self._chips.addStretch(1)
+        self._has_files, self._n_reading = bool(files), n_reading
+        self._files.setVisible(bool(files) or n_reading > 0)
+        self._show_button()
+
+    def show_state(self, *, is_answering: bool, can_send: bool, hint: str) -> None:
+        """`can_send`: there is a model to ask, and a node that has it."""
+        self._is_answering, self._can_send = is_answering, can_send
+        self.text.setPlaceholderText(hint)
+        self._show_button()
+
+    def show_drop(self, is_over: bool) -> None:
+        """Files hang over it, to be dropped."""
+        set_property(self, "tone", "local" if is_over or self.text.hasFocus() else "")
+
+    def _send(self) -> None:
+        if self._may_send():
+            self.sent.emit(self.draft.strip())
+
+    def _may_send(self) -> bool:
+        has_something = bool(self.draft.strip()) or self._has_files
+        return has_something and self._can_send and not self._is_answering and not self._n_reading
+
+    def _on_button(self) -> None:
+        if self._is_answering:
+            self.stopped.emit()
+        else:
+            self._send()
+
+    def _show_button(self) -> None:
+        name = self.tr("Stop") if self._is_answering else self.tr("Send")
+        self._button.show_icon("stop" if self._is_answering else "send", "on_local")
+        self._button.setAccessibleName(name)
+        self._button.setToolTip(self.tr("Stop (Esc)") if self._is_answering else self.tr("Send (Enter)"))
+        self._button.setEnabled(self._is_answering or self._may_send())
+
+
+class _MessageEdit(QPlainTextEdit):
+    """Grows to ten lines. Enter sends, with Shift it begins a new line."""
+
+    submitted = Signal()
+    focused = Signal(bool)
+    files_given = Signal(list)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("kind", "bare")
+        self.setAccessibleName(self.tr("Message"))
+        self.setTabChangesFocus(True)
+        self.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.document().setDocumentMargin(0)
+        self.document().documentLayout().documentSizeChanged.connect(lambda _: self.grow())
+        self.grow()
+
+    def grow(self) -> None:
+        """As high as its lines, up to ten."""
+        n_lines = round(self.document().documentLayout().documentSize().height())
+        shown = max(1, min(n_lines, _MAX_LINES))
+        self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + TINY)
+        scrolls = n_lines > _MAX_LINES
+        policy = Qt.ScrollBarPolicy.ScrollBarAsNeeded if scrolls else Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+        self.setVerticalScrollBarPolicy(policy)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.submitted.emit()
+            return
+        super().keyPressEvent(event)
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            self.grow()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.focused.emit(True)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.focused.emit(False)
+
+    def canInsertFromMimeData(self, source: QMimeData) -> bool:
+        return bool(files_in(source)) or super().canInsertFromMimeData(source)
+
+    def insertFromMimeData(self, source: QMimeData) -> None:
+        if files := files_in(source):
+            self.files_given.emit(files)
+        else:
+            super().insertFromMimeData(source)
+
+
+class FileChip(QFrame):
+    """An attached file: its name, its size in tokens, and a cross."""
+
+    removed = Signal(str)
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self.setProperty("kind", "sunken")
+        name = Text(shortened(file.name, _NAME_CHARS), size="caption")
+        name.setToolTip(file.name)
+        size = Text(size_words(file), size="caption", tone="faint")
+        cross = Button(
+            "",
+            lambda: self.removed.emit(file.id),
+            kind="icon",
+            icon="close",
+            name=self.tr("Remove {name}").format(name=file.name),
+        )
+        cross.setFixedSize(QSize(24, 24))
+        cross.setIconSize(QSize(14, 14))
+        self.setLayout(row(Icon("file", "text_soft", 16), name, size, cross, spacing=SMALL))
+        self.layout().setContentsMargins(SMALL, 2, 2, 2)  # type: ignore[union-attr]
+
+
+class ModelButton(Button):
+    """Which model answers; opens a menu of those there are."""
+
+    chosen = Signal(str)
+    more_wanted = Signal()
+
+    def __init__(self) -> None:
+        super().__init__("", self.open, kind="quiet", name="")
+        self._choices: Sequence[Choice] = ()
+        self._model = ""
+        self.show_choices((), "")
+
+    def show_choices(self, choices: Sequence[Choice], model: str) -> None:
+        self._choices, self._model = choices, model
+        choice = next((one for one in choices if one.id == model), None)
+        if choice is None:
+            words = self.tr("No model")
+        elif choice.readiness is Readiness.LOADING:
+            words = f"{shortened(model, _NAME_CHARS)}  {choice.progress:.0%}"
+        else:
+            words = shortened(model, _NAME_CHARS)
+        self.setText(f"{words}  ▾")
+        self.setAccessibleName(self.tr("Model: {name}").format(name=model or self.tr("none")))
+        self.setToolTip(self.tr("{name}. Another one: Ctrl+L").format(name=model) if model else "")
+
+    def menu_of_models(self) -> QMenu:
+        menu = QMenu(self)
+        for choice in self._choices:
+            action = menu.addAction(
+                f"{choice.id}\t{self._state_words(choice)}", lambda id_=choice.id: self.chosen.emit(id_)
+            )
+            action.setIcon(current_look().icon("check", "local") if choice.id == self._model else QIcon())
+            if choice.readiness is Readiness.FAILED:
+                action.setToolTip(choice.reason)
+        if self._choices:
+            menu.addSeparator()
+        menu.addAction(self.tr("Get and manage models…"), self.more_wanted.emit)
+        return menu
+
+    def open(self) -> None:
+        menu = self.menu_of_models()
+        menu.popup(_above(self, menu))
+        menu.aboutToHide.connect(menu.deleteLater)
+
+    def _state_words(self, choice: Choice) -> str:
+        return {
+            Readiness.LOADED: self.tr("loaded"),
+            Readiness.LOADING: self.tr("loading, {share}").format(share=f"{choice.progress:.0%}"),
+            Readiness.FAILED: self.tr("could not be loaded"),
+            Readiness.UNLOADED: "",
+        }[choice.readiness]
+
+
+class PresetButton(Button):
+    """Which instructions the model gets; opens a menu of presets. `chosen` tells a name, "" for none."""
+
+    chosen = Signal(str)
+    edit_wanted = Signal()
+
+    def __init__(self) -> None:
+        super().__init__("", self.open, kind="quiet")
+        self._names: Sequence[str] = ()
+        self._name = ""
+        self.show_presets((), "", is_own=False)
+
+    def show_presets(self, names: Sequence[str], name: str, *, is_own: bool) -> None:
+        """`name` is the preset in use, "" where none is; `is_own`: then there is a text of the user's."""
+        self._names, self._name = names, name
+        words = name or (self.tr("Own instructions") if is_own else self.tr("No instructions"))
+        self.setText(f"{shortened(words, 20)}  ▾")
+        self.setAccessibleName(self.tr("Instructions: {name}").format(name=words))
+
+    def menu_of_presets(self) -> QMenu:
+        menu = QMenu(self)
+        for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
+            action = menu.addAction(words, lambda name=name: self.chosen.emit(name))
+            action.setIcon(current_look().icon("check", "local") if name == self._name else QIcon())
+        menu.addSeparator()
+        menu.addAction(self.tr("Edit instructions…"), self.edit_wanted.emit)
+        return menu
+
+    def open(self) -> None:
+        menu = self.menu_of_presets()
+        menu.popup(_above(self, menu))
+        menu.aboutToHide.connect(menu.deleteLater)
+
+
+class ContextGauge(QWidget):
+    """How much of the model's context the conversation takes; amber where little is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._meter = Meter(4)
+        self._meter.setFixedWidth(56)
+        self._words = Text(size="caption", tone="faint")
+        self.setLayout(row(self._meter, self._words, spacing=SMALL))
+        self.hide()
+
+    def show_fill(self, fill: Fill) -> None:
+        self.setVisible(fill.n_tokens > 0)
+        tone = "warning" if fill.is_nearly_full else "local"
+        self._meter.setVisible(fill.n_ctx is not None)
+        self._meter.show_shares((fill.share, tone))
+        about = "" if fill.is_exact else "~"
+        if fill.n_ctx is None:
+            words = self.tr("{n} tokens").format(n=f"{about}{fill.n_tokens:,}")
+            whole = words
+        else:
+            words = f"{fill.share:.0%}"
+            whole = self.tr("{n} of {all} tokens of context").format(
+                n=f"{about}{fill.n_tokens:,}", all=f"{fill.n_ctx:,}"
+            )
+            if fill.is_nearly_full:
+                whole += self.tr(". What does not fit is refused: start a new chat before it is full")
+        self._words.setText(words)
+        self._words.set_tone("warning" if fill.is_nearly_full else "faint")
+        self.setToolTip(whole)
+        self.setAccessibleName(whole)
+
+    @property
+    def words(self) -> str:
+        return self.toolTip()
+
+
+class DropHint(QWidget):
+    """Lies over the page while files hang over it."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        words = QLabel(self.tr("Drop text or PDF files to attach them"))
+        words.setProperty("scale", "title")
+        self.setLayout(row(None, words, None))
+        parent.installEventFilter(self)
+        self.hide()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Resize and isinstance(watched, QWidget):
+            self.setGeometry(watched.rect())
+        return super().eventFilter(watched, event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look = current_look()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        ground = look.colour("ground")
+        ground.setAlphaF(0.88)
+        painter.fillRect(self.rect(), ground)
+        pen = QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.drawRoundedRect(self.rect().adjusted(MEDIUM, MEDIUM, -MEDIUM, -MEDIUM), SMALL, SMALL)
+
+
+def _above(button: QWidget, menu: QMenu) -> QPoint:
+    """Where a menu stands on its button: the composer is at the window's foot."""
+    return button.mapToGlobal(QPoint(0, -menu.sizeHint().height() - 2))
+
+
+def files_in(data: QMimeData) -> list[Path]:
+    """The local files of what is dropped or pasted."""
+    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()] if data.hasUrls() else []
+
+
+def size_words(file: File) -> str:
+    """In tokens where they were counted, else in bytes."""
+    if file.n_tokens is not None:
+        return f"{file.n_tokens:,} tokens"
+    return f"{file.n_bytes / 1000:,.0f} kB" if file.n_bytes >= 1000 else f"{file.n_bytes} bytes"
