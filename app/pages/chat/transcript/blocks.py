@@ -116,16 +116,23 @@ def blocks_of(piece: Piece) -> tuple[Block, ...]:
     return made or (Words(**_fields(around)),)
 
 
-def text_of(block: Block) -> str:
-    """What a block says, to be read aloud or copied."""
+def units_of(block: Block) -> list[str]:
+    """The texts in which a place can be pointed at: a paragraph, each line of code, each cell row by row."""
     if isinstance(block, Words):
-        return f"{block.marker} {block.text}" if block.marker else block.text
+        return [block.text]
     if isinstance(block, Code):
-        return "\n".join(block.lines)
+        return list(block.lines)
     if isinstance(block, Table):
-        rows = ((block.head, *block.rows) if block.is_first else block.rows)
-        return "\n".join("\t".join("".join(span.text for span in cell) for cell in row) for row in rows)
-    return ""
+        rows = (block.head, *block.rows) if block.is_first else block.rows
+        return ["".join(span.text for span in cell) for row in rows for cell in row]
+    return []
+
+
+def separator(block: Block, unit: int) -> str:
+    """What stands before a unit of a block in copied text, but for the first."""
+    if isinstance(block, Table):
+        return "\t" if unit % len(block.head) else "\n"
+    return "\n"
 
 
 def _is_odd(source: str) -> bool:
@@ -190,7 +197,9 @@ class _Walk:
             self.around = replace(around, indent=around.indent - 1)
         elif token.type == "list_item_open":
             number = self._numbers[-1]
-            self.around = replace(around, marker="•" if number is None else f"{number}.", is_tight=self._has_made)
+            self.around = replace(
+                around, marker="•" if number is None else f"{number}.", is_tight=self._has_made
+            )
             if number is not None:
                 self._numbers[-1] = number + 1
 
@@ -201,9 +210,7 @@ class _Walk:
             self.around = replace(self.around, marker="☐" if task[1] == " " else "☑")
             spans = (replace(spans[0], text=spans[0].text[task.end() :]), *spans[1:])
         is_display = len(spans) == 1 and spans[0].is_math and token.content.startswith(("$$", "\\["))
-        yield self._made(
-            Words(**_fields(self.around), spans=spans, heading=heading, is_display=is_display)
-        )
+        yield self._made(Words(**_fields(self.around), spans=spans, heading=heading, is_display=is_display))
 
     def _code(self, token: Token) -> Code:
         lines = token.content.removesuffix("\n").split("\n")
@@ -225,7 +232,7 @@ class _Walk:
             **_fields(self.around),
             aligned=tuple(aligned[:_MAX_COLUMNS]),
             head=tuple(rows[0]),
-            rows=tuple(tuple(row) for row in rows[1:]),
+            rows=tuple((*row, *((),) * len(rows[0]))[: len(rows[0])] for row in rows[1:]),
             is_first=self.piece.is_first,
             is_last=self.piece.is_last,
         )

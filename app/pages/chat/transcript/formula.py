@@ -85,14 +85,55 @@ _OVER = {
 _DOUBLE = dict(zip("CHNPQRZEF1", "ℂℍℕℙℚℝℤ𝔼𝔽𝟙", strict=True))
 _SCRIPT = dict(zip("BEFHILMRegoDLNO", "ℬℰℱℋℐℒℳℛℯℊℴ𝒟ℒ𝒩𝒪", strict=True))
 # Their argument is shown as it is.
-_PLAIN = {"text", "textrm", "mathrm", "mathbf", "mathit", "mathsf", "mathtt", "operatorname", "operatorname*", "boxed"}
-_PLAIN |= {"boldsymbol", "textbf", "textit", "mbox", "bm", "mathop", "displaystyle", "underbrace", "overbrace"}
+_PLAIN = {
+    "text",
+    "textrm",
+    "mathrm",
+    "mathbf",
+    "mathit",
+    "mathsf",
+    "mathtt",
+    "operatorname",
+    "operatorname*",
+    "boxed",
+}
+_PLAIN |= {
+    "boldsymbol",
+    "textbf",
+    "textit",
+    "mbox",
+    "bm",
+    "mathop",
+    "displaystyle",
+    "underbrace",
+    "overbrace",
+}
 # Sizes and spacing, which text has no use for.
-_DROPPED = {"left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "limits", "nolimits"}
+_DROPPED = {
+    "left",
+    "right",
+    "big",
+    "Big",
+    "bigg",
+    "Bigg",
+    "bigl",
+    "bigr",
+    "Bigl",
+    "Bigr",
+    "limits",
+    "nolimits",
+}
 _DROPPED |= {"displaystyle", "textstyle", "nonumber", "notag", "hline", "middle"}
 # Spacing, and signs that are escaped.
 _OTHER = {"\\": "\n", ",": " ", ":": " ", ";": " ", " ": " ", "!": "", "|": "‖"}
-_BRACKETS = {"pmatrix": "()", "bmatrix": "[]", "vmatrix": "||", "Vmatrix": "‖‖", "Bmatrix": "{}", "matrix": "[]"}
+_BRACKETS = {
+    "pmatrix": "()",
+    "bmatrix": "[]",
+    "vmatrix": "||",
+    "Vmatrix": "‖‖",
+    "Bmatrix": "{}",
+    "matrix": "[]",
+}
 
 
 def readable(tex: str) -> str:
@@ -271,7 +312,9 @@ def _fraction(above: str, below: str) -> str:
 
 def _grouped(text: str) -> str:
     """In brackets where it would else be torn apart."""
-    is_one = len(text) <= 1 or text.isalnum() or re.fullmatch(r"√\w|[\w√]?\([^()]*\)|[\w.]+[⁰-⁹₀-₉²³¹ⁿ]*", text)
+    is_one = (
+        len(text) <= 1 or text.isalnum() or re.fullmatch(r"√\w|[\w√]?\([^()]*\)|[\w.]+[⁰-⁹₀-₉²³¹ⁿ]*", text)
+    )
     return text if is_one else f"({text})"
 
 

@@ -35,14 +35,18 @@ _COLOURS: tuple[tuple[_TokenType, str], ...] = (
     (Token.Generic.Prompt, "text_faint"),
 )
 
+# Names are what a model wrote behind a fence, and there is no end to them.
+_MAX_LEXERS = 200
+_lexers: dict[str, Lexer | None] = dict.fromkeys(("", "text", "plain", "plaintext", "txt"))
+
 # Where a run of letters begins and ends in its line, and its colour.
 Run = tuple[int, int, str]
 
 
 def highlight(lines: Sequence[str], language: str) -> list[list[Run]]:
-    """The coloured runs of each line; none in a language that is not known."""
+    """The coloured runs of each line; none in a language that is not known or has not been loaded."""
     runs: list[list[Run]] = [[] for _ in lines]
-    lexer = _lexer(language.lower())
+    lexer = _lexers.get(language.lower())
     if lexer is None:
         return runs
     row, column = 0, 0
@@ -62,14 +66,22 @@ def highlight(lines: Sequence[str], language: str) -> list[list[Run]]:
     return runs
 
 
-@lru_cache(maxsize=64)
-def _lexer(language: str) -> Lexer | None:
-    if not language or language in ("text", "plain", "plaintext", "txt"):
-        return None
+def is_loaded(language: str) -> bool:
+    """Whether it can be coloured at once, as far as it can be at all."""
+    return language.lower() in _lexers
+
+
+def load(language: str) -> None:
+    """Get what colours a language. Takes up to a fifth of a second, and may be called from any thread."""
+    name = language.lower()
     try:
-        return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+        lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
+        for _ in lexer.get_tokens_unprocessed("x = 1\n"):
+            pass  # it prepares its expressions when it first reads
     except ClassNotFound:
-        return None
+        lexer = None
+    if len(_lexers) < _MAX_LEXERS:
+        _lexers[name] = lexer
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.pages.chat.transcript.model import Prefill, Shown, Stats
 
-_DOT = " · "
+DOT = " · "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def stats_parts(stats: Stats) -> list[Part]:
 
 
 def stats_line(stats: Stats) -> str:
-    return _DOT.join(part.text for part in stats_parts(stats))
+    return DOT.join(part.text for part in stats_parts(stats))
 
 
 def thought(shown: Shown) -> str:
@@ -84,4 +84,6 @@ def seconds(span_s: float, *, rough: bool = False) -> str:
 def milliseconds(span_ms: float) -> str:
     if span_ms >= 1000:
         return seconds(span_ms / 1000)
-    return f"{span_ms:.1f} ms" if span_ms < 9.95 and round(span_ms, 1) != round(span_ms) else f"{span_ms:.0f} ms"
+    return (
+        f"{span_ms:.1f} ms" if span_ms < 9.95 and round(span_ms, 1) != round(span_ms) else f"{span_ms:.0f} ms"
+    )
