@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import cast
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import (
@@ -19,6 +20,7 @@ from PySide6.QtGui import (
     QPen,
     QTextCharFormat,
     QTextLayout,
+    QTextLine,
     QTextOption,
 )
 
@@ -143,9 +145,7 @@ class Unit:
             first, last = line.textStart(), line.textStart() + line.textLength()
             if end <= first or start >= last:
                 continue
-            left = line.cursorToX(max(start, first))
-            right = line.cursorToX(min(end, last))
-            left, right = (value[0] if isinstance(value, tuple) else value for value in (left, right))
+            left, right = _x_of(line, max(start, first)), _x_of(line, min(end, last))
             yield QRectF(min(left, right), line.y(), abs(right - left), line.height())
 
     def position_at(self, x: float, y: float) -> int:
@@ -278,6 +278,7 @@ class CodeBox(Box):
         self.runs = runs
         self.lines = block.lines
         self.n_units = len(block.lines)
+        self.is_first = block.is_first
         self._code = block
         self._width = width - self.left
         self._top = CODE_HEAD if block.is_first else 0
@@ -410,6 +411,11 @@ class TableBox(Box):
 
 
 _ALIGN = {"center": Qt.AlignmentFlag.AlignHCenter, "right": Qt.AlignmentFlag.AlignRight}
+
+
+def _x_of(line: QTextLine, position: int) -> float:
+    found = cast("float | tuple[float, int]", line.cursorToX(position))
+    return found[0] if isinstance(found, tuple) else found
 
 
 def code_height(block: Code) -> float:

@@ -231,10 +231,7 @@ class Entry:
         plan = Plan()
         if self._width <= 0:
             return plan
-        if self.shown.role == "assistant":
-            y = self._plan_answer(plan)
-        else:
-            y = self._plan_message(plan)
+        y = self._plan_answer(plan) if self.shown.role == "assistant" else self._plan_message(plan)
         y = self._plan_lines(plan, y)
         plan.actions = y + 4
         plan.height = ceil(plan.actions + ACTIONS_HEIGHT + _GAP)

@@ -13,39 +13,33 @@ _MAX_DEPTH = 40
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|[^\\{}^_&~\s]", re.DOTALL)
 
-_GREEK = dict(
-    zip(
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi "
-        "chi psi omega".split(),
-        "αβγδεζηθικλμνξοπρστυφχψω",
-        strict=True,
-    )
+
+def _named(pairs: str) -> dict[str, str]:
+    """Names and signs in turn."""
+    words = pairs.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+_GREEK = _named(
+    "alpha α beta β gamma γ delta δ epsilon ε zeta ζ eta η theta θ iota ι kappa κ lambda λ mu μ nu ν xi ξ omicron ο "
+    "pi π rho ρ sigma σ tau τ upsilon υ phi φ chi χ psi ψ omega ω"
 )
 _SIGNS = {
     **_GREEK,
     **{name.capitalize(): letter.upper() for name, letter in _GREEK.items()},
-    **dict(
-        pair.split(" ")
-        for pair in (
-            "varepsilon ε|vartheta ϑ|varpi ϖ|varrho ϱ|varsigma ς|varphi φ|times ×|cdot ·|div ÷|pm ±|mp ∓|ast ∗|star ⋆|"
-            "circ ∘|bullet ∙|oplus ⊕|ominus ⊖|otimes ⊗|odot ⊙|leq ≤|le ≤|geq ≥|ge ≥|neq ≠|ne ≠|approx ≈|equiv ≡|sim ∼|"
-            "simeq ≃|cong ≅|propto ∝|ll ≪|gg ≫|prec ≺|succ ≻|subset ⊂|supset ⊃|subseteq ⊆|supseteq ⊇|in ∈|notin ∉|ni ∋|"
-            "cup ∪|cap ∩|setminus ∖|emptyset ∅|varnothing ∅|forall ∀|exists ∃|nexists ∄|neg ¬|lnot ¬|land ∧|wedge ∧|"
-            "lor ∨|vee ∨|to →|rightarrow →|leftarrow ←|gets ←|leftrightarrow ↔|Rightarrow ⇒|Leftarrow ⇐|implies ⟹|"
-            "iff ⟺|Leftrightarrow ⇔|longrightarrow ⟶|mapsto ↦|uparrow ↑|downarrow ↓|infty ∞|partial ∂|nabla ∇|sum ∑|"
-            "prod ∏|coprod ∐|int ∫|iint ∬|iiint ∭|oint ∮|bigcup ⋃|bigcap ⋂|ldots …|cdots ⋯|dots …|vdots ⋮|ddots ⋱|"
-            "prime ′|degree °|angle ∠|perp ⊥|parallel ∥|mid ∣|nmid ∤|vert ||Vert ‖|lVert ‖|rVert ‖|lvert ||rvert ||"
-            "langle ⟨|rangle ⟩|lceil ⌈|rceil ⌉|lfloor ⌊|rfloor ⌋|hbar ℏ|ell ℓ|Re ℜ|Im ℑ|aleph ℵ|wp ℘|top ⊤|bot ⊥|"
-            "vdash ⊢|models ⊨|therefore ∴|because ∵|square □|blacksquare ■|triangle △|checkmark ✓|dagger †|ddagger ‡|"
-            "euro €|pounds £|cdotp ·|colon :|lbrace {|rbrace }|backslash \\|surd √"
-        )
-        .replace("||", "|\u2223|")
-        .split("|")
-        if " " in pair
+    **_named(
+        "varepsilon ε vartheta ϑ varpi ϖ varrho ϱ varsigma ς varphi φ times × cdot · div ÷ pm ± mp ∓ ast ∗ star ⋆ "
+        "circ ∘ bullet ∙ oplus ⊕ ominus ⊖ otimes ⊗ odot ⊙ leq ≤ le ≤ geq ≥ ge ≥ neq ≠ ne ≠ approx ≈ equiv ≡ sim ∼ "
+        "simeq ≃ cong ≅ propto ∝ ll ≪ gg ≫ prec ≺ succ ≻ subset ⊂ supset ⊃ subseteq ⊆ supseteq ⊇ in ∈ notin ∉ ni ∋ "
+        "cup ∪ cap ∩ setminus ∖ emptyset ∅ varnothing ∅ forall ∀ exists ∃ nexists ∄ neg ¬ lnot ¬ land ∧ wedge ∧ "
+        "lor ∨ vee ∨ to → rightarrow → leftarrow ← gets ← leftrightarrow ↔ Rightarrow ⇒ Leftarrow ⇐ implies ⟹ "
+        "iff ⟺ Leftrightarrow ⇔ longrightarrow ⟶ mapsto ↦ uparrow ↑ downarrow ↓ infty ∞ partial ∂ nabla ∇ sum ∑ "
+        "prod ∏ coprod ∐ int ∫ iint ∬ iiint ∭ oint ∮ bigcup ⋃ bigcap ⋂ ldots … cdots ⋯ dots … vdots ⋮ ddots ⋱ "
+        "prime ′ degree ° angle ∠ perp ⊥ parallel ∥ mid ∣ nmid ∤ Vert ‖ lVert ‖ rVert ‖ vert | lvert | rvert | "
+        "langle ⟨ rangle ⟩ lceil ⌈ rceil ⌉ lfloor ⌊ rfloor ⌋ hbar ℏ ell ℓ Re ℜ Im ℑ aleph ℵ wp ℘ top ⊤ bot ⊥ "
+        "vdash ⊢ models ⊨ therefore ∴ because ∵ square □ blacksquare ■ triangle △ checkmark ✓ dagger † ddagger ‡ "
+        "euro € pounds £ cdotp · colon : lbrace { rbrace } backslash \\ surd √"
     ),
-    "vert": "|",
-    "lvert": "|",
-    "rvert": "|",
     "quad": "  ",
     "qquad": "    ",
 }
@@ -299,8 +293,8 @@ class _Reader:
             self._raw_argument()
         cells = [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
         if name in _BRACKETS or name in ("array", "smallmatrix"):
-            opening, closing = _BRACKETS.get(name, "[]")
-            return opening + "; ".join("  ".join(row) for row in cells) + closing
+            brackets = _BRACKETS.get(name, "[]")
+            return brackets[0] + "; ".join("  ".join(row) for row in cells) + brackets[1]
         if name == "cases":
             return "{ " + "; ".join(", ".join(cell.rstrip(",") for cell in row) for row in cells) + " }"
         return "\n" + "\n".join(" ".join(row) for row in cells) + "\n"

@@ -27,7 +27,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QToolTip, QWidget
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD, SMALL
 from app.pages.chat.transcript.boxes import CODE_HEAD, CodeBox, Wide
-from app.pages.chat.transcript.entry import FILE_HEIGHT, REASONING_INDENT, WAITING_HEIGHT, Entry
+from app.pages.chat.transcript.entry import FILE_HEIGHT, WAITING_HEIGHT, Entry
 from app.pages.chat.transcript.flow import Flow, Place
 from app.pages.chat.transcript.parts import (
     EDITOR_HEIGHT,
@@ -48,6 +48,8 @@ _READ_ALOUD = 20_000
 
 # A place in a message: its flow, and there its slot, unit and position.
 Spot = tuple[int, int, int, int]
+# A code block or a table: its flow, and there the slot where it begins and which of its blocks it is.
+Key = tuple[int, int, int]
 
 
 class MessageView(QWidget):
@@ -73,8 +75,8 @@ class MessageView(QWidget):
         self._thought: Button | None = None
         self._panel: PrefillPanel | None = None
         self.editor: Editor | None = None
-        self._copies: dict[tuple[int, int, int], CopyButton] = {}
-        self._bars: dict[tuple[int, int, int], QScrollBar] = {}
+        self._copies: dict[Key, CopyButton] = {}
+        self._bars: dict[Key, QScrollBar] = {}
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.name()
@@ -91,32 +93,29 @@ class MessageView(QWidget):
     @property
     def is_pinned(self) -> bool:
         """Whether it has to stay though it is out of view."""
-        return (
-            self.editor is not None or self._from is not None or self.isAncestorOf(QApplication.focusWidget())
-        )
+        return self.editor is not None or self._from is not None or self._has_focus_within()
 
     # Controls within it.
 
     def arrange(self, top: float, bottom: float) -> None:
         """Put the controls where they belong; those of code only where it is between."""
-        entry, plan = self.entry, self.entry.plan
+        entry = self.entry
         self._arrange_thought()
         self._arrange_panel()
         self._arrange_editor()
         self._arrange_actions()
-        copies: dict[tuple[int, int, int], tuple[float, CodeBox]] = {}
-        bars: dict[tuple[int, int, int], tuple[float, float, float, Wide]] = {}
+        copies: dict[Key, float] = {}
+        bars: dict[Key, tuple[float, float, float, Wide]] = {}
         for number, flow, left, y in entry.flows():
             for (slot, ordinal), box_top, box in flow.wide_blocks(top - y, bottom - y):
                 key = number, slot, ordinal
                 if isinstance(box, CodeBox) and box.is_first:
-                    copies[key] = y + box_top, box
+                    copies[key] = y + box_top
                 if box.wide is not None and box.wide.reach > 0:
                     x = MARGIN + left + box.left
                     bars[key] = x, y + box_top + box.height, box.wide.room, box.wide
         self._arrange_copies(copies)
         self._arrange_bars(bars)
-        del plan
 
     def _arrange_thought(self) -> None:
         plan, shown = self.entry.plan, self.entry.shown
@@ -232,10 +231,10 @@ class MessageView(QWidget):
         self.name()
         self.update()
 
-    def _arrange_copies(self, wanted: dict[tuple[int, int, int], tuple[float, CodeBox]]) -> None:
+    def _arrange_copies(self, wanted: dict[Key, float]) -> None:
         for key in [key for key in self._copies if key not in wanted]:
             self._copies.pop(key).deleteLater()
-        for key, (y, box) in wanted.items():
+        for key, y in wanted.items():
             if key not in self._copies:
                 flow = self.entry.flow(key[0])
                 button = CopyButton(self.tr("Copy code"), self._code_of(flow, key[1], key[2]))
@@ -251,7 +250,7 @@ class MessageView(QWidget):
     def _code_of(self, flow: Flow, slot: int, ordinal: int) -> Callable[[], str]:
         return lambda: flow.code_from(slot, ordinal)
 
-    def _arrange_bars(self, wanted: dict[tuple[int, int, int], tuple[float, float, float, Wide]]) -> None:
+    def _arrange_bars(self, wanted: dict[Key, tuple[float, float, float, Wide]]) -> None:
         for key in [key for key in self._bars if key not in wanted]:
             self._bars.pop(key).deleteLater()
         for key, (x, bottom, room, wide) in wanted.items():

@@ -103,7 +103,7 @@ class PrefillPanel(QWidget):
 
 
 class _Bar(QWidget):
-    """Teal what is computed here. Violet what the other computer has: full what has arrived, lighter what is to come."""
+    """Teal what is computed here. Violet what the other has: full what has arrived, lighter what is to come."""
 
     def __init__(self) -> None:
         super().__init__()
