@@ -284,6 +284,8 @@ class Entry:
     def _plan_lines(self, plan: Plan, y: float) -> float:
         """The note and the figures under a message."""
         shown, look = self.shown, current_look()
+        if self._flows is None:
+            return y + (34 if shown.note else 0) + (30 if shown.stats is not None else 0)
         if shown.note:
             if self.note is None:
                 colour = look.colour("text_faint" if len(shown.note.split()) == 1 else "warning")
@@ -316,7 +318,7 @@ class Entry:
 
     def _natural_width(self, most: float) -> float:
         text = self.shown.text
-        if len(text) > _MEASURED:
+        if len(text) > _MEASURED or self._flows is None:
             return most
         metrics = QFontMetricsF(current_look().font())
         widest = max(metrics.horizontalAdvance(line.replace("\t", "    ")) for line in text.split("\n"))

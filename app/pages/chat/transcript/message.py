@@ -25,7 +25,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QToolTip, QWidget
 
 from app.look.look import current_look
-from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD, SMALL
+from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD
 from app.pages.chat.transcript.boxes import CODE_HEAD, CodeBox, Wide
 from app.pages.chat.transcript.entry import FILE_HEIGHT, WAITING_HEIGHT, Entry
 from app.pages.chat.transcript.flow import Flow, Place
@@ -124,7 +124,7 @@ class MessageView(QWidget):
                 self._thought.hide()
             return
         if self._thought is None:
-            self._thought = Button("", self._toggle, kind="quiet", icon="right")
+            self._thought = Button("", self._toggle, kind="fold", icon="right")
             self._thought.setParent(self)
         button = self._thought
         words = thought(shown)
@@ -136,7 +136,7 @@ class MessageView(QWidget):
             state = self.tr("unfolded") if is_open else self.tr("folded")
             button.setAccessibleName(f"{words}, {state}")
             button.adjustSize()
-        button.move(MARGIN - SMALL, round(plan.thought))
+        button.move(MARGIN - 4, round(plan.thought))
         button.show()
 
     def _toggle(self) -> None:
@@ -192,7 +192,8 @@ class MessageView(QWidget):
 
     def _arrange_actions(self) -> None:
         plan, shown = self.entry.plan, self.entry.shown
-        is_wanted = self.is_last or self._is_hovered or self._has_focus_within()
+        is_reached = self._rings or (self._has_focus_within() and not self.hasFocus())
+        is_wanted = self.is_last or self._is_hovered or is_reached
         if not is_wanted or shown.is_live or self.entry.is_editing:
             if self._actions is not None:
                 self._actions.hide()
@@ -202,7 +203,7 @@ class MessageView(QWidget):
             self._actions.turned.connect(self.turned)
             self._actions.setParent(self)
         actions = self._actions
-        x = self.width() - MARGIN - actions.width() if shown.role == "user" else MARGIN - 6
+        x = self.width() - MARGIN + 9 - actions.width() if shown.role == "user" else MARGIN - 9
         actions.move(x, round(plan.actions))
         actions.show()
 
@@ -212,7 +213,7 @@ class MessageView(QWidget):
         if shown.role == "assistant":
             offered.append(self._action("refresh", self.tr("Regenerate"), "regenerate"))
             if shown.note:
-                offered.append(self._action("play", self.tr("Continue"), "continue"))
+                offered.append(self._action("resume", self.tr("Continue"), "continue"))
         if shown.role == "user":
             offered.append(Action(icon="edit", name=self.tr("Edit"), run=self.begin_editing))
         if shown.role != "system":

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt, QThreadPool, QTimer, Signal
+from PySide6.QtCore import QPoint, QPointF, QRect, Qt, QThreadPool, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QWidget
 
@@ -408,8 +408,3 @@ class Transcript(QAbstractScrollArea):
             self._entries[self._index[id]].forget_all()
             view.update()
         self._settle()
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.FontChange:
-            self._restyle()
-        return super().event(event)
