@@ -183,6 +183,14 @@ def streaming(transcript: Transcript, seconds: float) -> Taken:
     return probe.stop()
 
 
+def resting(seconds: float) -> Taken:
+    """What the computer itself takes away: the longest times while the window has nothing to do."""
+    loop, probe = QEventLoop(), Probe()
+    QTimer.singleShot(int(seconds * 1000), loop.quit)
+    loop.exec()
+    return probe.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to stream, each time")
@@ -192,6 +200,7 @@ def main() -> None:
     transcript = Transcript()
     transcript.resize(*_SIZE)
     transcript.show()
+    print(f"a window at rest: longest block {resting(args.seconds)}")
     print(f"stream into an empty conversation: longest block {streaming(transcript, args.seconds)}")
     for n_messages in (200, 1):
         messages = conversation(n_messages)
