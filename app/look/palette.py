@@ -38,6 +38,10 @@ class Palette:
     on_danger: str
     selection: str
     shadow: str
+    code_word: str
+    code_string: str
+    code_number: str
+    code_name: str
 
 
 LIGHT = Palette(
@@ -66,6 +70,10 @@ LIGHT = Palette(
     on_danger="#ffffff",
     selection="#bfe3dd",
     shadow="#d6d1c7",
+    code_word="#9a3060",
+    code_string="#4a661b",
+    code_number="#8a4b08",
+    code_name="#255c99",
 )
 
 DARK = Palette(
@@ -94,6 +102,10 @@ DARK = Palette(
     on_danger="#2a0c0a",
     selection="#26524c",
     shadow="#0c0b0a",
+    code_word="#e898bd",
+    code_string="#b3cb80",
+    code_number="#e0ae72",
+    code_name="#8ebaea",
 )
 
 

@@ -58,6 +58,10 @@ QPushButton[kind="link"] {{ background: transparent; border: 1px solid transpare
     padding: 1px 3px; text-align: left; }}
 QPushButton[kind="link"]:hover {{ color: {p.local_hover}; text-decoration: underline; }}
 QPushButton[kind="link"]:focus {{ border: 1px solid {p.local}; padding: 1px 3px; }}
+QPushButton[kind="fold"] {{ background: transparent; border: 2px solid transparent; color: {p.text_soft};
+    padding: 2px; font-weight: 400; text-align: left; }}
+QPushButton[kind="fold"]:hover {{ color: {p.text}; }}
+QPushButton[kind="fold"]:focus {{ border-color: {p.local}; }}
 QPushButton[kind="icon"] {{ background: transparent; border: 1px solid transparent; padding: 4px; min-width: 22px;
     min-height: 22px; }}
 QPushButton[kind="icon"]:hover, QPushButton[kind="icon"]:checked {{ background: {p.hover}; }}

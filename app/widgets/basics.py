@@ -82,7 +82,7 @@ class Icon(QLabel):
 
 
 class Button(QPushButton):
-    """`kind` is primary, danger, quiet, link, icon, nav, chip or segment; else an ordinary button.
+    """`kind` is primary, danger, quiet, link, fold, icon, nav, chip or segment; else an ordinary button.
 
     A button that shows an icon alone needs `name`, which is its tooltip as well.
     """
