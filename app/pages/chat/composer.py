@@ -252,9 +252,8 @@ class ModelButton(Button):
     def menu_of_models(self) -> QMenu:
         menu = QMenu(self)
         for choice in self._choices:
-            action = menu.addAction(
-                f"{choice.id}\t{self._state_words(choice)}", lambda id_=choice.id: self.chosen.emit(id_)
-            )
+            action = menu.addAction(f"{choice.id}\t{self._state_words(choice)}")
+            action.triggered.connect(lambda _=False, id_=choice.id: self.chosen.emit(id_))
             action.setIcon(current_look().icon("check", "local") if choice.id == self._model else QIcon())
             if choice.readiness is Readiness.FAILED:
                 action.setToolTip(choice.reason)
@@ -299,7 +298,8 @@ class PresetButton(Button):
     def menu_of_presets(self) -> QMenu:
         menu = QMenu(self)
         for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
-            action = menu.addAction(words, lambda name=name: self.chosen.emit(name))
+            action = menu.addAction(words)
+            action.triggered.connect(lambda _=False, name=name: self.chosen.emit(name))
             action.setIcon(current_look().icon("check", "local") if name == self._name else QIcon())
         menu.addSeparator()
         menu.addAction(self.tr("Edit instructions…"), self.edit_wanted.emit)

@@ -162,7 +162,7 @@ class _Delegate(QStyledItemDelegate):
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        rect = option.rect.adjusted(SMALL, 1, -SMALL, -1)  # type: ignore[attr-defined]
+        rect = option.rect.adjusted(SMALL, 1, -SMALL, -1)
         if index.data(_IS_HEADER):
             self._paint_header(painter, rect, index)
         else:
@@ -177,7 +177,7 @@ class _Delegate(QStyledItemDelegate):
         painter.drawText(text, Qt.AlignmentFlag.AlignBottom | Qt.AlignmentFlag.AlignLeft, index.data())
 
     def _paint_row(self, painter: QPainter, rect: QRect, option: QStyleOptionViewItem, index: _Index) -> None:
-        look, state = current_look(), option.state  # type: ignore[attr-defined]
+        look, state = current_look(), option.state
         is_over = bool(state & QStyle.StateFlag.State_MouseOver) or self.menu_open_at == index.data(_ID)
         is_selected = bool(state & QStyle.StateFlag.State_Selected)
         if is_selected or is_over:
@@ -223,7 +223,7 @@ class _Delegate(QStyledItemDelegate):
         return editor
 
     def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, index: _Index) -> None:
-        rect = option.rect.adjusted(SMALL, 0, -SMALL, 0)  # type: ignore[attr-defined]
+        rect = option.rect.adjusted(SMALL, 0, -SMALL, 0)
         rect.setHeight(_ROW_HEIGHT)
         editor.setGeometry(rect)
 

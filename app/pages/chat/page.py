@@ -159,7 +159,7 @@ class ChatPage(Page):
         self._stop_key.setEnabled(False)
 
     def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
-        return QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload, no-any-return]
+        return QShortcut(QKeySequence(keys), self, run)
 
     def shown(self) -> None:
         self._composer.text.setFocus()

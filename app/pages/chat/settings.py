@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication, Qt, QTimer, Signal
+from PySide6.QtCore import QCoreApplication, Qt, QTimer, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFrame, QLineEdit, QPlainTextEdit, QSlider, QSpinBox, QWidget
 
 from app.chats.model import Preset, Sampling
@@ -17,38 +17,6 @@ WIDTH = 300
 
 _TYPED_MS = 300
 _SLIDER_STEPS = 100
-
-# What a setting is called, and what it does, in a line.
-_WORDS = {
-    "temperature": (
-        QT_TRANSLATE_NOOP("Sampling", "Temperature"),
-        QT_TRANSLATE_NOOP("Sampling", "0 is always the likeliest word, more is bolder."),
-    ),
-    "top_p": (
-        QT_TRANSLATE_NOOP("Sampling", "Top-p"),
-        QT_TRANSLATE_NOOP("Sampling", "Only the likeliest words that share this much."),
-    ),
-    "top_k": (
-        QT_TRANSLATE_NOOP("Sampling", "Top-k"),
-        QT_TRANSLATE_NOOP("Sampling", "Only so many of the likeliest words; 0 is all."),
-    ),
-    "min_p": (
-        QT_TRANSLATE_NOOP("Sampling", "Min-p"),
-        QT_TRANSLATE_NOOP("Sampling", "Drops words this unlikely beside the likeliest."),
-    ),
-    "repeat_penalty": (
-        QT_TRANSLATE_NOOP("Sampling", "Repeat penalty"),
-        QT_TRANSLATE_NOOP("Sampling", "Over 1 makes words rarer that were just used."),
-    ),
-    "max_tokens": (
-        QT_TRANSLATE_NOOP("Sampling", "Longest answer"),
-        QT_TRANSLATE_NOOP("Sampling", "In tokens; empty has no limit but the context."),
-    ),
-    "seed": (
-        QT_TRANSLATE_NOOP("Sampling", "Seed"),
-        QT_TRANSLATE_NOOP("Sampling", "The same number gives the same answer again."),
-    ),
-}
 
 
 class ChatSettings(QFrame):
@@ -157,7 +125,7 @@ class ChatSettings(QFrame):
         self._name.clear()
 
     def _on_setting(self, name: str, value: object) -> None:
-        self.show_sampling(replace(self._sampling, **{name: value}))
+        self.show_sampling(replace(self._sampling, **{name: value}))  # type: ignore[arg-type]
         self.sampling_changed.emit(self._sampling)
 
     def _reset_all(self) -> None:
@@ -173,8 +141,7 @@ class _SettingRow(QWidget):
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self._setting = setting
-        words, sentence = _WORDS[setting.name]
-        name = QCoreApplication.translate("Sampling", words)
+        name, sentence = _words(setting.name)
         self.box: QSpinBox | QDoubleSpinBox = QDoubleSpinBox() if setting.decimals else QSpinBox()
         if isinstance(self.box, QDoubleSpinBox):
             self.box.setDecimals(setting.decimals)
@@ -188,7 +155,7 @@ class _SettingRow(QWidget):
                 none = self.tr("no limit") if setting.name == "max_tokens" else self.tr("random")
                 self.box.setSpecialValueText(none)
         self.box.setAccessibleName(name)
-        self.box.setAccessibleDescription(QCoreApplication.translate("Sampling", sentence))
+        self.box.setAccessibleDescription(sentence)
         self.box.setFixedWidth(92)
         self.box.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.box.setKeyboardTracking(False)
@@ -204,9 +171,7 @@ class _SettingRow(QWidget):
             column(
                 *parts,
                 *([self._slider] if setting.default is not None else []),
-                Text(
-                    QCoreApplication.translate("Sampling", sentence), size="caption", tone="faint", wrap=True
-                ),
+                Text(sentence, size="caption", tone="faint", wrap=True),
                 spacing=TINY,
             )
         )
@@ -233,3 +198,35 @@ class _SettingRow(QWidget):
         setting = self._setting
         value = setting.least + (setting.most - setting.least) * at / _SLIDER_STEPS
         self.box.setValue(round(round(value / setting.step) * setting.step, setting.decimals or None))  # type: ignore[arg-type]
+
+
+def _words(name: str) -> tuple[str, str]:
+    """What a setting is called, and what it does, in a line."""
+    said = QCoreApplication.translate
+    return {
+        "temperature": (
+            said("Sampling", "Temperature"),
+            said("Sampling", "0 is always the likeliest word, more is bolder."),
+        ),
+        "top_p": (
+            said("Sampling", "Top-p"),
+            said("Sampling", "Only the likeliest words that share this much."),
+        ),
+        "top_k": (
+            said("Sampling", "Top-k"),
+            said("Sampling", "Only so many of the likeliest words; 0 is all."),
+        ),
+        "min_p": (
+            said("Sampling", "Min-p"),
+            said("Sampling", "Drops words this unlikely beside the likeliest."),
+        ),
+        "repeat_penalty": (
+            said("Sampling", "Repeat penalty"),
+            said("Sampling", "Over 1 makes words rarer that were just used."),
+        ),
+        "max_tokens": (
+            said("Sampling", "Longest answer"),
+            said("Sampling", "In tokens; empty has no limit but the context."),
+        ),
+        "seed": (said("Sampling", "Seed"), said("Sampling", "The same number gives the same answer again.")),
+    }[name]
