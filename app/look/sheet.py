@@ -66,6 +66,8 @@ QPushButton[kind="icon"] {{ background: transparent; border: 1px solid transpare
     min-height: 22px; }}
 QPushButton[kind="icon"]:hover, QPushButton[kind="icon"]:checked {{ background: {p.hover}; }}
 QPushButton[kind="icon"]:focus {{ border: 2px solid {p.local}; padding: 3px; }}
+QPushButton[kind="icon"][scale="small"] {{ padding: 2px; min-width: 16px; min-height: 16px; }}
+QPushButton[kind="icon"][scale="small"]:focus {{ padding: 1px; }}
 QPushButton[kind="icon"]::menu-indicator, QPushButton[kind="quiet"]::menu-indicator {{ image: none; width: 0; }}
 QPushButton[kind="nav"] {{ background: transparent; border: 2px solid transparent; color: {p.text_soft};
     text-align: left; padding: 6px 10px; font-weight: 400; }}
@@ -145,7 +147,7 @@ QListView::item, QTreeView::item, QTableView::item {{ padding: 4px 8px; border: 
 QListView::item:hover, QTreeView::item:hover {{ background: {p.hover}; }}
 QListView::item:selected, QTreeView::item:selected, QTableView::item:selected {{ background: {p.hover};
     color: {p.text}; }}
-QListView:focus::item:focus, QTreeView:focus::item:focus {{ border: 1px solid {p.local}; }}
+QListView::item:focus, QTreeView::item:focus {{ border: 1px solid {p.local}; }}
 QHeaderView {{ background: transparent; }}
 QHeaderView::section {{ background: transparent; color: {p.text_faint}; border: none;
     border-bottom: 1px solid {p.border}; padding: 6px 8px; font-size: {CAPTION_PX}px; font-weight: 600; }}

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QSize, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QIcon, QKeyEvent, QPainter, QPaintEvent, QPen, QTextOption
+from PySide6.QtGui import (
+    QFocusEvent,
+    QFont,
+    QFontMetrics,
+    QIcon,
+    QKeyEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QTextOption,
+)
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
 
 from app.chats.gauge import Fill
@@ -14,12 +24,15 @@ from app.chats.model import File
 from app.chats.models import Choice, Readiness
 from app.chats.titles import shortened
 from app.look.look import current_look
-from app.look.measures import MEDIUM, SMALL, TINY
+from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
 from app.widgets.feedback import Meter
 
 _MAX_LINES = 10
 _NAME_CHARS = 28
+
+_ARROW = 12
+_PICKER_LEAST = 64
 
 
 class Composer(QFrame):
@@ -218,20 +231,66 @@ class FileChip(QFrame):
             icon="close",
             name=self.tr("Remove {name}").format(name=file.name),
         )
-        cross.setFixedSize(QSize(24, 24))
+        cross.setProperty("scale", "small")
         cross.setIconSize(QSize(14, 14))
         self.setLayout(row(Icon("file", "text_soft", 16), name, size, cross, spacing=SMALL))
         self.layout().setContentsMargins(SMALL, 2, 2, 2)  # type: ignore[union-attr]
 
 
-class ModelButton(Button):
+class _Picker(Button):
+    """A quiet button that says what is chosen and opens a menu; its words give way where there is little room."""
+
+    def __init__(self, on_click: Callable[[], object]) -> None:
+        super().__init__("", on_click, kind="quiet")
+        self._words = ""
+        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+        current_look().changed.connect(self.update)
+
+    def say(self, words: str) -> None:
+        if words != self._words:
+            self._words = words
+            self.updateGeometry()
+            self.update()
+
+    @property
+    def words(self) -> str:
+        return self._words
+
+    def sizeHint(self) -> QSize:
+        width = QFontMetrics(self._font()).horizontalAdvance(self._words)
+        return QSize(width + 2 * SMALL + TINY + _ARROW, CONTROL_HEIGHT)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(min(_PICKER_LEAST, self.sizeHint().width()), CONTROL_HEIGHT)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        look = current_look()
+        painter = QPainter(self)
+        painter.setFont(self._font())
+        painter.setPen(look.colour("text" if self.underMouse() else "text_soft"))
+        room = self.rect().adjusted(SMALL, 0, -SMALL - TINY - _ARROW, 0)
+        words = painter.fontMetrics().elidedText(self._words, Qt.TextElideMode.ElideRight, room.width())
+        painter.drawText(room, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, words)
+        pixmap = look.pixmap("down", "text_faint", _ARROW)
+        painter.drawPixmap(
+            room.left() + painter.fontMetrics().horizontalAdvance(words) + TINY,
+            (self.height() - _ARROW) // 2,
+            pixmap,
+        )
+
+    def _font(self) -> QFont:
+        return current_look().font(BODY_PX - 1)
+
+
+class ModelButton(_Picker):
     """Which model answers; opens a menu of those there are."""
 
     chosen = Signal(str)
     more_wanted = Signal()
 
     def __init__(self) -> None:
-        super().__init__("", self.open, kind="quiet", name="")
+        super().__init__(self.open)
         self._choices: Sequence[Choice] = ()
         self._model = ""
         self.show_choices((), "")
@@ -245,7 +304,7 @@ class ModelButton(Button):
             words = f"{shortened(model, _NAME_CHARS)}  {choice.progress:.0%}"
         else:
             words = shortened(model, _NAME_CHARS)
-        self.setText(f"{words}  ▾")
+        self.say(words)
         self.setAccessibleName(self.tr("Model: {name}").format(name=model or self.tr("none")))
         self.setToolTip(self.tr("{name}. Another one: Ctrl+L").format(name=model) if model else "")
 
@@ -276,14 +335,14 @@ class ModelButton(Button):
         }[choice.readiness]
 
 
-class PresetButton(Button):
+class PresetButton(_Picker):
     """Which instructions the model gets; opens a menu of presets. `chosen` tells a name, "" for none."""
 
     chosen = Signal(str)
     edit_wanted = Signal()
 
     def __init__(self) -> None:
-        super().__init__("", self.open, kind="quiet")
+        super().__init__(self.open)
         self._names: Sequence[str] = ()
         self._name = ""
         self.show_presets((), "", is_own=False)
@@ -292,7 +351,7 @@ class PresetButton(Button):
         """`name` is the preset in use, "" where none is; `is_own`: then there is a text of the user's."""
         self._names, self._name = names, name
         words = name or (self.tr("Own instructions") if is_own else self.tr("No instructions"))
-        self.setText(f"{shortened(words, 20)}  ▾")
+        self.say(words)
         self.setAccessibleName(self.tr("Instructions: {name}").format(name=words))
 
     def menu_of_presets(self) -> QMenu:

@@ -312,11 +312,17 @@ class ConversationPane(QFrame):
         self.search.setProperty("kind", "search")
         self.search.setPlaceholderText(self.tr("Search"))
         self.search.setAccessibleName(self.tr("Search conversations"))
-        self.search.setClearButtonEnabled(True)
         self.search.textChanged.connect(self.searched)
         self._search_icon = self.search.addAction(
             current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
         )
+        self._clear = self.search.addAction(
+            current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
+        )
+        self._clear.setToolTip(self.tr("Clear"))
+        self._clear.triggered.connect(lambda _=False: self.search.clear())
+        self._clear.setVisible(False)
+        self.search.textChanged.connect(lambda text: self._clear.setVisible(bool(text)))
         new = Button("", self.new_wanted.emit, kind="icon", icon="plus", name=self.tr("New chat"))
         more = Button("", icon="more", kind="icon", name=self.tr("Import and export"))
         more.clicked.connect(lambda: self._show_more(more))
@@ -328,8 +334,9 @@ class ConversationPane(QFrame):
         self._empty.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         head = row(self.search, new, more, spacing=2)
         head.setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)
-        foot = column(self._empty, margin=MEDIUM)
-        self.setLayout(column(head, foot, self.view, spacing=0))
+        self._empty.setContentsMargins(MEDIUM, SMALL, MEDIUM, 0)
+        self.setLayout(column(head, self._empty, self.view, spacing=0))
+        self.layout().setStretch(2, 1)  # type: ignore[union-attr]
         self.layout().setContentsMargins(0, 0, 1, SMALL)  # type: ignore[union-attr]
         self._current = ""
         self.setTabOrder(self.search, new)
@@ -415,10 +422,12 @@ class ConversationPane(QFrame):
 
     def _draw(self) -> None:
         self._search_icon.setIcon(current_look().icon("search", "text_faint"))
+        self._clear.setIcon(current_look().icon("close", "text_soft"))
 
 
 def _one_line(snippet: str) -> str:
-    return " ".join(snippet.split())
+    """Without line breaks, and without the marks of Markdown that would only disturb."""
+    return " ".join(snippet.replace("*", "").replace("`", "").split())
 
 
 def _draw_line(painter: QPainter, rect: QRect, text: str) -> None:

@@ -29,7 +29,7 @@ from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, File, Found, Listed, Preset
-from app.chats.models import Choice, Readiness
+from app.chats.models import Choice
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
 from app.chats.transfer import from_json, read_export, to_json, to_markdown
@@ -69,6 +69,7 @@ class ChatPage(Page):
         self._n_ctx: dict[str, int] = {}
         self._n_reading = 0
         self._searching: Job | None = None
+        self._asking_context: Job | None = None
         self._pane = ConversationPane()
         self._transcript = Transcript()
         self._welcome = Welcome()
@@ -317,6 +318,7 @@ class ChatPage(Page):
 
     def _on_busy(self, chat: OpenChat) -> None:
         self._show_busy()
+        self._ask_context()
         if chat is not self._chat and not chat.is_answering:
             self._close(chat)
 
@@ -358,19 +360,19 @@ class ChatPage(Page):
         )
 
     def _ask_context(self) -> None:
-        """How much the engine that is loaded reads at once."""
+        """How much the model reads at once. An engine says so once it is loaded, whichever computer has it."""
         model = self._model
-        is_loaded = any(one.id == model and one.readiness is Readiness.LOADED for one in self._choices)
-        if not is_loaded or model in self._n_ctx:
+        if not model or model in self._n_ctx or self._asking_context is not None:
             return
 
         def learn(slots: list[dict[str, Any]]) -> None:
+            self._asking_context = None
             if slots:
                 self._n_ctx[model] = int(slots[0]["n_ctx"])
                 self._show_gauge()
 
-        self.context.bridge.run(
-            self.context.client.endpoint_get("/slots", model=model), learn, lambda error: None
+        self._asking_context = self.context.bridge.run(
+            self.context.client.endpoint_get("/slots", model=model), learn, lambda error: learn([])
         )
 
     def _show_welcome(self) -> None:

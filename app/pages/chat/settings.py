@@ -157,6 +157,7 @@ class _SettingRow(QWidget):
         self.box.setAccessibleName(name)
         self.box.setAccessibleDescription(sentence)
         self.box.setFixedWidth(92)
+        self.box.setButtonSymbols(QSpinBox.ButtonSymbols.NoButtons)
         self.box.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.box.setKeyboardTracking(False)
         self.box.valueChanged.connect(self._on_typed)
@@ -206,27 +207,27 @@ def _words(name: str) -> tuple[str, str]:
     return {
         "temperature": (
             said("Sampling", "Temperature"),
-            said("Sampling", "0 is always the likeliest word, more is bolder."),
+            said("Sampling", "0 takes the likeliest, more is bolder."),
         ),
         "top_p": (
             said("Sampling", "Top-p"),
-            said("Sampling", "Only the likeliest words that share this much."),
+            said("Sampling", "The likeliest words up to this share."),
         ),
         "top_k": (
             said("Sampling", "Top-k"),
-            said("Sampling", "Only so many of the likeliest words; 0 is all."),
+            said("Sampling", "So many of the likeliest; 0 is all."),
         ),
         "min_p": (
             said("Sampling", "Min-p"),
-            said("Sampling", "Drops words this unlikely beside the likeliest."),
+            said("Sampling", "Drops words far below the likeliest."),
         ),
         "repeat_penalty": (
             said("Sampling", "Repeat penalty"),
-            said("Sampling", "Over 1 makes words rarer that were just used."),
+            said("Sampling", "Over 1, words just used come less."),
         ),
         "max_tokens": (
             said("Sampling", "Longest answer"),
-            said("Sampling", "In tokens; empty has no limit but the context."),
+            said("Sampling", "In tokens. Else the context is the limit."),
         ),
-        "seed": (said("Sampling", "Seed"), said("Sampling", "The same number gives the same answer again.")),
+        "seed": (said("Sampling", "Seed"), said("Sampling", "The same number, the same answer.")),
     }[name]

@@ -83,7 +83,7 @@ class Welcome(QStackedWidget):
                 False,
             ),
             (
-                "sliders",
+                "branch",
                 self.tr("Compare two options"),
                 self.tr("What speaks for each"),
                 self.tr("Compare these two in a table, and say which one you would take and why: "),

@@ -53,7 +53,7 @@ def play(stage: Stage) -> None:
     app = stage.app
     page = app.page("chat")
     assert isinstance(page, ChatPage)
-    wait(lambda: "smollm2" in page.composer.model.text())
+    wait(lambda: "smollm2" in page.composer.model.words)
     stage.shot("chat-empty")
     ids = _fill(app.context.data / "chats.db")
     page.pane.search.setText(" ")
