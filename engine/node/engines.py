@@ -265,7 +265,7 @@ class Engines:
         self._on_change()
 
     async def make_room(self, model: ModelFile, *, beside_bytes: int = 0) -> None:
-        """Unload what has no use until a model fits that is no engine of these, and `beside_bytes` that others will take.
+        """Unload what is of no use until a model fits that is no engine of these, and `beside_bytes` of others.
 
         Raises OutOfMemory or Refused where it does not.
         """
