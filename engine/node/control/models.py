@@ -83,11 +83,9 @@ async def _models(request: Request) -> Response:
 async def _models_of(link: PeerLink) -> dict[str, Any]:
     about = {"node_id": link.peer.node_id, "name": link.peer.name, "models": [], "problem": ""}
     try:
-        models = msgspec.convert(await link.call("models.list"), list[ToldModel])
+        models = await link.call("models.list", gives=list[ToldModel])
     except BatonError as error:
         return {**about, "problem": str(error)}
-    except msgspec.ValidationError as error:
-        return {**about, "problem": f"it told of its models what is not valid: {error}"}
     return {**about, "models": msgspec.to_builtins(models)}
 
 

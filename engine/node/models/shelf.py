@@ -16,7 +16,8 @@ import msgspec
 from engine.errors import BatonError, ModelFileError
 from engine.gguf.digest import file_digests
 from engine.node.models.model_folder import Folder, LocalModel, find_model, import_model, remove_model
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Progress
 
 # Models that a paired computer is told of.
@@ -55,7 +56,7 @@ class Shelf:
 
     def offer_methods(self, offers: Offers) -> None:
         """Let paired computers see what is here."""
-        offers.calls["models.list"] = self._list
+        offers.calls["models.list"] = Method(self._list, None)
 
     async def _list(self, link: PeerLink, params: Any) -> Any:
         await self.refresh()

@@ -27,7 +27,8 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
-from engine.node.peering.peer_link import Offers, PeerLink, exchange_hellos
+from engine.node.peering.offers import Offers
+from engine.node.peering.peer_link import PeerLink, exchange_hellos
 from engine.node.peering.peer_messages import NODE_PROTOCOL, NODE_PROTOCOL_MAJOR, NodeHello
 from engine.node.trust.identity import MUTUAL_NAME, Identity, peers_context, which_peer
 from engine.node.trust.peers import Peer, PeerBook

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
-from engine.node import supervisor
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.server.errors import Refused, StillLoading
 
@@ -87,10 +85,7 @@ class Computer:
 
 
 @pytest.fixture
-def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
+def computer(tmp_path: Path, child_script: None) -> Computer:
     return Computer(tmp_path)
 
 

@@ -18,6 +18,7 @@ from engine.node.agreeing.roles import Roles
 from engine.node.agreeing.wishes import Wishes
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
+from engine.node.peering.offers import Method
 from tests.engine.node.glue import End, two_ends
 from tests.engine.node.models.models_at_hand import write_model
 
@@ -267,7 +268,7 @@ def test_a_report_that_is_not_valid_changes_nothing(tmp_path: Path, told: object
         await start(here, there)
         await until((here, there), lambda: here.roles(there) is not None)
         before = here.roles(there)
-        there.end.offers.calls["roles.report"] = lie
+        there.end.offers.calls["roles.report"] = Method(lie)
         await here.agreement._agree_with_all()
         assert here.roles(there) == before
 
