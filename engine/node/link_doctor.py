@@ -52,22 +52,33 @@ NO_PEER = (
 )
 
 
-class _Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other computer answers when it has opened ports for a probe."""
+class _Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """Ports that the other computer has opened for a probe."""
+
+    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+    def target(self, link: PeerLink) -> Target:
+        return Target(
+            local_host=link.local_host,
+            peer_host=link.remote_host,
+            udp_port=self.udp_port,
+            tcp_port=self.tcp_port,
+            token=self.token,
+        )
+
+
+class _Opened(_Ports, frozen=True, kw_only=True):
+    """Where this computer is to measure, and what the other one tells of itself."""
 
     facts: HostFacts
     interface: Annotated[str, msgspec.Meta(max_length=256)]
-    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 
 
-class _MeasureAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Ports that the other computer has opened, for this one to measure."""
+class _MeasureAsked(_Ports, frozen=True, kw_only=True):
+    """The other computer wants this one to measure; `mtu` is that of the interface there."""
 
-    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     mtu: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
@@ -279,18 +290,11 @@ class LinkDoctor:
             local_interface=local,
             peer_interface=opened.interface,
         )
-        target = Target(
-            local_host=link.local_host,
-            peer_host=link.remote_host,
-            udp_port=opened.udp_port,
-            tcp_port=opened.tcp_port,
-            token=opened.token,
-        )
         try:
             try:
                 path = await self._measure(
                     link,
-                    target,
+                    opened.target(link),
                     local_mtu=_mtu(here.network, local),
                     peer_mtu=_mtu(opened.facts.network, opened.interface),
                     say=say,
@@ -348,16 +352,9 @@ class LinkDoctor:
             raise UserError(_BUSY)
         async with self._probing:
             network = await asyncio.to_thread(read_network)
-            target = Target(
-                local_host=link.local_host,
-                peer_host=link.remote_host,
-                udp_port=asked.udp_port,
-                tcp_port=asked.tcp_port,
-                token=asked.token,
-            )
             local_mtu = _mtu(network, interface_holding(network, link.local_host))
             return await asyncio.to_thread(
-                measure, target, local_mtu=local_mtu, peer_mtu=asked.mtu, say=lambda part: None
+                measure, asked.target(link), local_mtu=local_mtu, peer_mtu=asked.mtu, say=lambda part: None
             )
 
     async def _keep(self, link: PeerLink) -> None:
@@ -380,8 +377,10 @@ class LinkDoctor:
         """Open ports for the other computer's probe; an earlier probe's are closed."""
         if self._probing.locked():
             raise UserError(_BUSY)
-        await self._stop_answering(link.peer.node_id)
         facts = await asyncio.to_thread(read_facts)
+        await self._stop_answering(link.peer.node_id)
+        if link.peer.node_id in self._answering:
+            raise UserError(_BUSY)  # it has asked more than once at a time
         try:
             ports = ProbePorts(link.local_host, link.remote_host)
         except OSError as error:

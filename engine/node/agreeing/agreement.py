@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import BatonError
+from engine.errors import BatonError, PeerLost
 from engine.node.agreeing.measure import Measurement
 from engine.node.agreeing.reports import METHOD as REPORT
 from engine.node.agreeing.reports import About, Reports
@@ -146,21 +146,30 @@ class Agreement:
 
     async def _agree_with_all(self) -> None:
         self._unmeasured = {}
-        found = {link.peer.node_id: await self._agree_with(link) for link in list(self._links())}
+        links = list(self._links())
+        agreed = await asyncio.gather(*map(self._agree_with, links))
+        found = {link.peer.node_id: roles for link, roles in zip(links, agreed, strict=True)}
         if found != self._roles:
             self._roles = found
             self._on_change()
 
     async def _agree_with(self, link: PeerLink) -> dict[str, Roles]:
-        """Of each model that both have. One that the other computer says nothing of keeps what was agreed before."""
+        """Of each model that both have. One that the other computer says nothing of keeps what was agreed before.
+
+        Who does not answer at all is not asked of the next one.
+        """
         agreed: dict[str, Roles] = {}
+        is_silent = False
         for model in self._shelf.models:
             if model.digest is None or model.problem:
                 continue
             about = About(digest=model.digest, n_ctx=self._n_ctx, n_slots=self._n_slots)
             try:
+                if is_silent:
+                    raise PeerLost("it did not answer")
                 theirs = await link.call(REPORT, about, gives=Report)
             except BatonError as error:
+                is_silent = is_silent or isinstance(error, PeerLost)
                 log.info("%s does not say how it runs %s: %s", link.peer.name, model.model_id, error)
                 if (known := self.with_peer(link.peer.node_id, model.model_id)) is not None:
                     agreed[model.model_id] = known

@@ -374,7 +374,7 @@ class PeerLinks:
         began_s = time.monotonic()
         running = asyncio.create_task(link.run())
         self._on_change()
-        greeting = asyncio.create_task(self._on_link(link))
+        greeting = asyncio.create_task(self._greeted(link))
         try:
             await running
         except BatonError as error:
@@ -388,6 +388,12 @@ class PeerLinks:
             greeting.cancel()
             running.cancel()
             await asyncio.gather(greeting, running, return_exceptions=True)
+
+    async def _greeted(self, link: PeerLink) -> None:
+        try:
+            await self._on_link(link)
+        except Exception:
+            log.exception("a mistake while greeting %s", link.peer.name)
 
     def _note(self, known: _Known, note: str) -> None:
         if known.note != note:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -211,6 +212,24 @@ def test_a_new_probe_closes_the_ports_of_an_earlier_one(tmp_path: Path) -> None:
             assert (is_open(earlier), is_open(later)) == (False, True)
             assert earlier.token != later.token
         assert not is_open(later)
+
+    run(work())
+
+
+def test_who_asks_for_ports_twice_at_once_gets_no_more_than_one_pair(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (left, _, _, _):
+            link = left.link
+            assert link is not None
+            calls = (link.call("link.open", timeout_s=TIMEOUT_S) for _ in range(4))
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            opened = [each["tcp_port"] for each in found if isinstance(each, dict)]
+            n_open = 0
+            for port in opened:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    n_open += 1
+            assert n_open == 1
 
     run(work())
 
