@@ -22,6 +22,7 @@ from engine.node.peering.peer_link import PeerLink
 from engine.node.supervisor import State
 from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP, Started, StartPrefill, StopPrefill
+from engine.wire.limits import MAX_NAME_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +176,11 @@ class Cluster:
         self._note(join, f"{link.peer.name} is loading it")
         dial = None if link.is_dialled else await self._have_listen(engine, link)
         asked = StartPrefill(
-            digest=join.digest, model=model_id, n_ctx=self._n_ctx, n_slots=self._n_slots, dial=dial
+            digest=join.digest,
+            model=model_id[:MAX_NAME_CHARS],
+            n_ctx=self._n_ctx,
+            n_slots=self._n_slots,
+            dial=dial,
         )
         started = await link.call(START, asked, gives=Started, timeout_s=_START_TIMEOUT_S)
         if link.is_dialled:

@@ -154,6 +154,18 @@ def test_an_engine_that_was_started_again_gets_its_worker_again(tmp_path: Path) 
     run(work())
 
 
+def test_a_model_whose_name_is_longer_than_names_are_gets_a_worker_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            await home.engines.use("m" * 250, wait_s=TIMEOUT_S)
+            await home.until_asked(1)
+            assert target_of(home)["dial"] == "127.0.0.1:50000"
+            await home.close()
+
+    run(work())
+
+
 def test_a_worker_that_is_nowhere_is_none(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
