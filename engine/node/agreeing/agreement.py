@@ -164,13 +164,14 @@ class Agreement:
             if model.digest is None or model.problem:
                 continue
             about = About(digest=model.digest, n_ctx=self._n_ctx, n_slots=self._n_slots)
-            try:
-                if is_silent:
-                    raise PeerLost("it did not answer")
-                theirs = await link.call(REPORT, about, gives=Report)
-            except BatonError as error:
-                is_silent = is_silent or isinstance(error, PeerLost)
-                log.info("%s does not say how it runs %s: %s", link.peer.name, model.model_id, error)
+            theirs: Report | None = None
+            if not is_silent:
+                try:
+                    theirs = await link.call(REPORT, about, gives=Report)
+                except BatonError as error:
+                    log.info("%s does not say how it runs %s: %s", link.peer.name, model.model_id, error)
+                    is_silent = isinstance(error, PeerLost)
+            if theirs is None:
                 if (known := self.with_peer(link.peer.node_id, model.model_id)) is not None:
                     agreed[model.model_id] = known
                 continue
