@@ -13,14 +13,16 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerRefused, ProtocolError
 from engine.files import file_error
-from engine.node.peering.peer_link import Handler, PeerLink
+from engine.node.peering.offers import Handler, Method
+from engine.node.peering.peer_link import PeerLink
+from engine.node.peering.peer_messages import MAX_MESSAGE_BYTES
 from engine.node.scratch import private_folder
 from engine.node.setup.own_wheel import Archive, is_development, make_archive
 from engine.paths import is_bundled
@@ -65,8 +67,8 @@ class Updates:
         self._is_fixed = is_fixed
         self._installing = asyncio.Lock()
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"setup.update": self._update}
+    def methods(self) -> dict[str, Method[Handler]]:
+        return {"setup.update": Method(self._update, _Update, MAX_MESSAGE_BYTES)}
 
     @property
     def is_allowed(self) -> bool:
@@ -81,11 +83,7 @@ class Updates:
             raise PeerRefused("the other computer did not say that it is updated")
         return archive.version
 
-    async def _update(self, link: PeerLink, params: Any) -> dict[str, str]:
-        try:
-            update = msgspec.convert(params, _Update)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"an update that is none: {error}") from None
+    async def _update(self, link: PeerLink, update: _Update) -> dict[str, str]:
         self._check(update, link.peer.name)
         if self._installing.locked():
             raise InvalidRequest(f"{self._name} is being updated already: wait until that is done")

@@ -18,12 +18,13 @@ from msgspec import Meta
 
 from engine.errors import HostError, InvalidRequest, PeerUntrusted
 from engine.files import NO_SUCH_FILE, file_error, file_fault, write_whole
+from engine.node.peering.offers import Method, TellHandler
 from engine.node.peering.peer_messages import NodeId
 from engine.node.trust.identity import fingerprint_of
 from engine.wire.messages import CertificateBytes, Name, Role
 
 if TYPE_CHECKING:
-    from engine.node.peering.peer_link import PeerLink, TellHandler
+    from engine.node.peering.peer_link import PeerLink
 
 _UNPAIR = "trust.unpair"
 
@@ -164,13 +165,13 @@ class PeerBook:
             link.tell(_UNPAIR)
         return self.remove(node_id)
 
-    def news(self) -> dict[str, TellHandler]:
+    def news(self) -> dict[str, Method[TellHandler]]:
         """What a peer may tell: that it has removed this computer."""
 
-        def unpaired(link: PeerLink, _: object) -> None:
+        def unpaired(link: PeerLink, _: None) -> None:
             self.remove(link.peer.node_id)
 
-        return {_UNPAIR: unpaired}
+        return {_UNPAIR: Method(unpaired, None)}
 
     def met(self, node_id: str, address: str) -> None:
         """A link with the peer came to life at `address`: try it first from now on."""
