@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from engine.files import user_path
+from engine.settings_file import SettingsFile
 
 _NAME = "baton"
 
@@ -46,8 +47,8 @@ def service_log() -> Path:
 
 
 def models_dir() -> Path:
-    """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
-    given = os.environ.get("BATON_MODELS")
+    """The model library: `$BATON_MODELS` where it is set, else as the settings have it, else a folder in the cache."""
+    given = os.environ.get("BATON_MODELS") or SettingsFile(settings_file()).text("models")
     return user_path(given) if given else cache_dir() / "models"
 
 
@@ -64,6 +65,11 @@ def node_dir() -> Path:
 def peers_file() -> Path:
     """The computers that this one is paired with."""
     return config_dir() / "peers.json"
+
+
+def settings_file() -> Path:
+    """The settings that a user has made; engine/config.py says which there are."""
+    return config_dir() / "settings.json"
 
 
 def updates_file() -> Path:

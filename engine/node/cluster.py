@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from engine import config
 from engine.errors import BatonError, PeerLost, ProtocolError
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
@@ -65,8 +66,6 @@ class Cluster:
         *,
         prefiller_for: Callable[[LoadedEngine], PeerLink | None],
         digest_of: Callable[[str], Awaitable[str]],
-        n_ctx: int,
-        n_slots: int,
         is_paired: Callable[[str], bool],
         trust: TrustStore,
         on_change: Callable[[], None],
@@ -75,7 +74,6 @@ class Cluster:
         self._engines = engines
         self._prefiller_for = prefiller_for
         self._digest_of = digest_of
-        self._n_ctx, self._n_slots = n_ctx, n_slots
         self._is_paired = is_paired
         self._trust = trust
         self._on_change = on_change
@@ -171,9 +169,11 @@ class Cluster:
         asked = {
             "digest": join.digest,
             "model": model_id,
-            "n_ctx": self._n_ctx,
-            "n_slots": self._n_slots,
+            "n_ctx": engine.settings[config.CTX],
+            "n_slots": engine.settings[config.SLOTS],
         }
+        if engine.settings[config.KV_TYPE] != config.KV_TYPE.default:
+            asked["kv_type"] = engine.settings[config.KV_TYPE]
         self._note(join, f"{link.peer.name} is loading it")
         if link.is_dialled:
             started = _started(await link.call(START, asked, timeout_s=_START_TIMEOUT_S))

@@ -109,10 +109,12 @@ class Front:
         models: Callable[[], list[dict[str, Any]]],
         refresh: Callable[[], Awaitable[None]],
         problem_of: Callable[[str], str],
+        api_key: Callable[[], str | None] | None = None,
     ) -> None:
         """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
 
-        `problem_of(name)` is why a model that is there is not among them.
+        `problem_of(name)` is why a model that is there is not among them. `api_key` is the key as it is now, in place
+        of that of `settings`.
         """
         self._engines = engines
         self._settings = settings
@@ -120,6 +122,7 @@ class Front:
         self._list = models
         self._refresh = refresh
         self._problem_of = problem_of
+        self._api_key = api_key
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -141,7 +144,7 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings)],
+            middleware=[Middleware(Guard, settings=self._settings, api_key=self._api_key)],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()
@@ -224,7 +227,8 @@ class Front:
             ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
-            using.enter_context(engine.in_use())
+            if ask.method == "POST":  # who only looks at an engine keeps it from nothing
+                using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
             return _EngineAnswer(engine, response, using.pop_all())
 

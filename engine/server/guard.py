@@ -7,6 +7,7 @@ DNS rebinding, the Host. Loopback is a network too.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,13 +22,21 @@ OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
 
 class Guard:
-    """ASGI middleware in front of everything; `open_paths` need no key."""
+    """ASGI middleware in front of everything; `open_paths` need no key.
+
+    `api_key` is the key as it is at each request, in place of that of `settings`.
+    """
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, open_paths: frozenset[str] = OPEN_PATHS
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: frozenset[str] = OPEN_PATHS,
+        api_key: Callable[[], str | None] | None = None,
     ) -> None:
         self._app = app
         self._open_paths = open_paths
+        self._api_key = api_key or (lambda: settings.api_key)
         self._settings = settings
         self._hosts = _LOOPBACK_NAMES | {name.lower() for name in settings.allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
@@ -74,7 +83,7 @@ class Guard:
             return False
 
     def _check_key(self, path: str, headers: Headers) -> None:
-        key = self._settings.api_key
+        key = self._api_key()
         if key is None or path in self._open_paths:
             return
         given = headers.get("authorization", "").removeprefix("Bearer ").strip()

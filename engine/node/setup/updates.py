@@ -57,7 +57,7 @@ class Updates:
         is_fixed: Callable[[], bool] = lambda: is_bundled() or is_development(),
     ) -> None:
         self._version = version
-        self._name = name
+        self.name = name
         self._allowance = allowance
         self._restart = restart
         self._make = make
@@ -87,7 +87,7 @@ class Updates:
             raise ProtocolError(f"an update that is none: {error}") from None
         self._check(update, link.peer.name)
         if self._installing.locked():
-            raise InvalidRequest(f"{self._name} is being updated already")
+            raise InvalidRequest(f"{self.name} is being updated already")
         async with self._installing:
             await _install(update.data)
         asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart)
@@ -96,18 +96,18 @@ class Updates:
     def _check(self, update: _Update, sender: str) -> None:
         if not self.is_allowed:
             raise InvalidRequest(
-                f"{self._name} takes no updates from other computers: allow it there once with "
+                f"{self.name} takes no updates from other computers: allow it there once with "
                 f"`baton setup-peer --allow-updates yes`, if {sender} is yours"
             )
         if self._is_fixed():
             raise InvalidRequest(
-                f"Baton on {self._name} is an app's bundle or a checkout: update it there, in the way it was installed"
+                f"Baton on {self.name} is an app's bundle or a checkout: update it there, in the way it was installed"
             )
         if hashlib.sha256(update.data).hexdigest() != update.sha256:
             raise ProtocolError("the update is not what its digest says")
         if _numbers(update.version) < _numbers(self._version):
             raise InvalidRequest(
-                f"{self._name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
+                f"{self.name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
             )
 
 

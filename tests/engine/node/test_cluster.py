@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine import config
 from engine.errors import ModelNotFound
 from engine.node import supervisor
 from engine.node.cluster import Cluster
@@ -19,6 +20,8 @@ from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.identity import TrustStore
 from engine.node.workers import START, STOP
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+
+ROOM = {config.CTX: 64, config.SLOTS: 2, config.KV_TYPE: "auto"}
 
 # Listens on another port each time it is told to listen, as an engine does.
 CHILD = """
@@ -52,7 +55,7 @@ class Home:
         self.engines = Engines(
             find=self._find,
             memory=lambda: Memory(total_bytes=1 << 40, available_bytes=1 << 40),
-            words=[],
+            settings=lambda: ROOM,
             environment={},
             log_folder=folder,
             on_change=lambda: self.cluster.look_again(),
@@ -61,8 +64,6 @@ class Home:
             self.engines,
             prefiller_for=lambda engine: self.decoder.link if self.prefills else None,
             digest_of=self._digest,
-            n_ctx=64,
-            n_slots=2,
             is_paired=lambda node_id: self.decoder.book.get(node_id) is not None,
             trust=TrustStore(folder),
             on_change=self.changed.set,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from engine import config
+from engine.config import Setting
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
 from engine.node import supervisor
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
@@ -42,6 +44,7 @@ class Computer:
     total_bytes: int = 10 * GB
     others_bytes: int = 0
     n_changes: int = 0
+    settings: dict[Setting, Any] = field(default_factory=lambda: {config.CTX: 64})
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -49,7 +52,7 @@ class Computer:
         self.engines = Engines(
             find=self.find,
             memory=self.memory,
-            words=["--ctx", "64"],
+            settings=lambda: self.settings,
             environment={},
             log_folder=self.folder,
             on_change=self._count,
