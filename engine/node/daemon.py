@@ -81,6 +81,7 @@ class Node:
         self._stopping = asyncio.Event()
         self._announcing: set[asyncio.Future[None]] = set()
         self._preload_fault = ""
+        self._token = secrets.token_urlsafe(32)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, on_ready: OnReady) -> None:
@@ -117,11 +118,10 @@ class Node:
 
     async def _run(self, on_ready: OnReady) -> None:
         await self._make()
-        token = secrets.token_urlsafe(32)
         endpoint = HttpServer(
             self.front.build_app(), host=self.settings.host, port=self.settings.value(config.PORT)
         )
-        control = HttpServer(build_control_app(self, token, _routes()))
+        control = HttpServer(build_control_app(self, self._token, _routes()))
         self.endpoint_url = endpoint.url
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
         parts = (
@@ -132,7 +132,7 @@ class Node:
             self._node_port = await self.links.start()
             for part in parts:
                 await part.start()
-            self._place.tell(port=control.port, token=token, endpoint=endpoint.url)
+            self._place.tell(port=control.port, token=self._token, endpoint=endpoint.url)
             on_ready(
                 {"port": control.port, **self._describe(), "peers": [peer.name for peer in self.peers.all()]}
             )
@@ -300,7 +300,7 @@ class Node:
             models=self._model_list.entries,
             refresh=self.shelf.refresh,
             problem_of=self._model_list.problem_of,
-            api_key=lambda: settings.api_key,
+            keys=self._endpoint_keys,
         )
 
     def _make_roles(self) -> None:
@@ -454,6 +454,11 @@ class Node:
         self._workers_changed()
         self.changes.look_again()
         self._stay_awake()
+
+    def _endpoint_keys(self) -> tuple[str, ...]:
+        """What the endpoint takes for a key, if it wants one: commands of this user send the node's token."""
+        key = self.settings.api_key
+        return () if key is None else (key, self._token)
 
     def _stay_awake(self) -> None:
         may_stay = self.settings.value(config.KEEP_AWAKE) != "never"

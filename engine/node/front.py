@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Protocol
 
@@ -109,12 +109,12 @@ class Front:
         models: Callable[[], list[dict[str, Any]]],
         refresh: Callable[[], Awaitable[None]],
         problem_of: Callable[[str], str],
-        api_key: Callable[[], str | None] | None = None,
+        keys: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
 
-        `problem_of(name)` is why a model that is there is not among them. `api_key` is the key as it is now, in place
-        of that of `settings`.
+        `problem_of(name)` is why a model that is there is not among them. `keys` are the keys that are taken now, in
+        place of that of `settings`.
         """
         self._engines = engines
         self._settings = settings
@@ -122,7 +122,7 @@ class Front:
         self._list = models
         self._refresh = refresh
         self._problem_of = problem_of
-        self._api_key = api_key
+        self._keys = keys
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -144,7 +144,7 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings, api_key=self._api_key)],
+            middleware=[Middleware(Guard, settings=self._settings, keys=self._keys)],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()

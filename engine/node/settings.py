@@ -76,8 +76,8 @@ class NodeSettings:
         if self.host != self.value(config.HOST):
             faults.append(
                 f"the endpoint answers this computer alone, though {config.HOST.name} opens it to the network: that "
-                f"needs a key that programs must send (baton config set {config.API_KEY.name} --new), then a restart of "
-                "the node"
+                f"needs a key that programs must send (baton config set {config.API_KEY.name} --new), and the node "
+                "started anew"
             )
         return faults
 

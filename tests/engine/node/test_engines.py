@@ -213,3 +213,44 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
             assert computer.loaded == []
 
     run(computer, work())
+
+
+def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) -> None:
+    computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        assert computer.engines.outdated() == []
+        computer.settings = {config.CTX: 128}
+        assert computer.engines.outdated() == [engine]
+        with engine.in_use():
+            reloading = asyncio.create_task(computer.engines.reload_outdated())
+            while not engine.is_leaving:
+                await asyncio.sleep(0)
+            with pytest.raises(StillLoading):
+                await computer.engines.use("a", wait_s=0.01)
+            assert engine.is_ready  # the answer goes on
+            waiting = asyncio.create_task(use(computer, "a"))
+            await asyncio.sleep(0)
+        assert await reloading == ""
+        successor = await waiting
+        assert successor is not engine and successor.is_ready
+        assert successor.process.words[successor.process.words.index("--ctx") + 1] == "128"
+        assert computer.engines.outdated() == []
+
+    run(computer, work())
+
+
+def test_one_that_does_not_come_back_is_said_and_keeps_no_other_from_it(computer: Computer) -> None:
+    computer.sizes = {"a": 2, "b": 2}
+
+    async def work() -> None:
+        for model in ("a", "b"):
+            await use(computer, model)
+        computer.settings = {config.CTX: 128}
+        computer.sizes["a"] = 100
+        assert "a could not be loaded anew: a needs 100.0 GB" in await computer.engines.reload_outdated()
+        assert computer.loaded == ["b"]
+        assert computer.engines.outdated() == []
+
+    run(computer, work())
