@@ -194,7 +194,7 @@ class Engines:
 
     def latest(self) -> LoadedEngine | None:
         """The one that was used last, of those that are ready."""
-        ready = [engine for engine in self._engines.values() if engine.is_ready]
+        ready = [engine for engine in self._engines.values() if engine.is_ready and not engine.is_leaving]
         return max(ready, key=lambda engine: engine.used_at, default=None)
 
     def snapshot(self) -> list[dict[str, Any]]:

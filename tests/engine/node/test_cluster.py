@@ -50,12 +50,13 @@ class Home:
         self.refusals = 0
         self.prefills = True
         self.changed = asyncio.Event()
+        self.settings = ROOM
         worker.offers.calls[START] = self._start
         worker.offers.calls[STOP] = self._stop
         self.engines = Engines(
             find=self._find,
             memory=lambda: Memory(total_bytes=1 << 40, available_bytes=1 << 40),
-            settings=lambda: ROOM,
+            settings=lambda: self.settings,
             environment={},
             log_folder=folder,
             on_change=lambda: self.cluster.look_again(),
@@ -199,6 +200,25 @@ def test_unloading_tells_the_worker_to_end(tmp_path: Path) -> None:
             await home.engines.unload("m")
             await home.until_asked(2)
             assert home.asked[1] == (STOP, {"digest": "d" * 64})
+            await home.close()
+
+    run(work())
+
+
+def test_a_worker_is_asked_to_keep_its_cache_as_the_engine_does(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            await home.engines.use("m", wait_s=TIMEOUT_S)
+            await home.until_asked(1)
+            home.settings = {config.CTX: 128, config.SLOTS: 3, config.KV_TYPE: "f32"}
+            await home.engines.reload_outdated()
+            await home.until_asked(3)
+            started = [params for method, params in home.asked if method == START]
+            assert started == [
+                {"digest": "d" * 64, "model": "m", "n_ctx": 64, "n_slots": 2},
+                {"digest": "d" * 64, "model": "m", "n_ctx": 128, "n_slots": 3, "kv_type": "f32"},
+            ]
             await home.close()
 
     run(work())
