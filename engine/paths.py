@@ -11,6 +11,8 @@ from pathlib import Path
 
 import platformdirs
 
+from engine.config import MODELS_FOLDER
+from engine.errors import UserError
 from engine.files import user_path
 from engine.settings_file import SettingsFile
 
@@ -48,8 +50,19 @@ def service_log() -> Path:
 
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else as the settings have it, else a folder in the cache."""
-    given = os.environ.get("BATON_MODELS") or SettingsFile(settings_file()).text("models")
+    given = os.environ.get("BATON_MODELS") or _chosen_models_dir()
     return user_path(given) if given else cache_dir() / "models"
+
+
+def _chosen_models_dir() -> str:
+    """As the settings have it; nothing where that is no folder that there could be."""
+    try:
+        chosen: str = MODELS_FOLDER.from_plain(
+            SettingsFile(settings_file()).read()[0].get(MODELS_FOLDER.name)
+        )
+        return chosen
+    except UserError:
+        return ""
 
 
 def scratch_dir() -> Path:

@@ -47,11 +47,6 @@ class SettingsFile:
                 "(baton config), which keeps the damaged one beside"
             )
 
-    def text(self, name: str) -> str:
-        """One value that is a text; nothing where there is none."""
-        value = self.read()[0].get(name)
-        return value if isinstance(value, str) else ""
-
     def change(self, changes: Mapping[str, Any]) -> None:
         """Set values, and take out those that are None. What cannot be read is kept beside. Raises HostError."""
         kept, fault = self.read()
