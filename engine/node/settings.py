@@ -142,18 +142,16 @@ class NodeSettings:
         plain = {setting.name: value for setting, value in checked.items() if not setting.is_secret}
         if plain:
             self.file.change(plain)
+            self._file, self._fault = _after(self._file, plain), ""
         for setting, value in checked.items():
             if setting.is_secret and value is None:
                 secrets.forget(_SECRET_PREFIX + setting.name)
             elif setting.is_secret:
                 secrets.keep(_SECRET_PREFIX + setting.name, value)
-        self._file = _after(self._file, plain)
         self._secrets = _after(self._secrets, {s.name: v for s, v in checked.items() if s.is_secret})
         self._ignored = {
             name: fault for name, fault in self._ignored.items() if name not in {s.name for s in checked}
         }
-        if plain:
-            self._fault = ""
 
     def snapshot(
         self, waits_for: Callable[[Setting], Needs] = lambda setting: Needs.NOTHING
