@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from engine.cli.progress import ProgressBar
-from engine.errors import ModelNotFound, UserError
+from engine.errors import HostError, ModelNotFound, UserError
 from engine.files import user_path
 from engine.node.client import NodeClient
 from engine.node.models.catalogue import CatalogueModel, HubSource, load_catalogue
@@ -249,6 +249,11 @@ def _send(args: argparse.Namespace) -> None:
         asked = {"model": args.name} | ({"to": args.to} if args.to else {})
         for copy in node.watch("/models/send", asked):
             progress.advance(copy["done_bytes"], copy["total_bytes"])
+    if copy.get("state") != "done":
+        raise HostError(
+            f"the node ended before {args.name} was copied: start it (baton node), and send it again; it goes on where "
+            "it stopped"
+        )
     if args.json:
         print(json.dumps(copy, indent=2))
     else:
@@ -256,8 +261,6 @@ def _send(args: argparse.Namespace) -> None:
 
 
 def _unload(args: argparse.Namespace) -> None:
-    from engine.node.client import NodeClient
-
     NodeClient.find().post("/models/unload", {"model": args.name})
     print(f"{args.name} is not loaded any more")
 

@@ -24,7 +24,8 @@ from engine.node.models.unfinished import (
     find_unfinished,
     named_unfinished,
 )
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Shelf:
 
     def offer_methods(self, offers: Offers) -> None:
         """Let paired computers see what is here."""
-        offers.calls["models.list"] = self._list
+        offers.calls["models.list"] = Method(self._list, None)
 
     async def _list(self, link: PeerLink, params: Any) -> Any:
         await self.refresh()

@@ -24,7 +24,8 @@ from msgspec import Meta
 
 from engine.errors import HostError, PeerError, UserError
 from engine.files import write_whole
-from engine.node.peering.peer_link import Handler, PeerLink
+from engine.node.peering.offers import Handler, Method
+from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.peers import Peer
 
 log = logging.getLogger(__name__)
@@ -167,8 +168,8 @@ class WakeOnLan:
         self._came: dict[str, asyncio.Event] = {}
         self._sleepers = self._load()
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"wake.macs": self._tell_macs}
+    def methods(self) -> dict[str, Method[Handler]]:
+        return {"wake.macs": Method(self._tell_macs, None)}
 
     def snapshot(self) -> dict[str, Any]:
         """The ids of those that could be woken."""

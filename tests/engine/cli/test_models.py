@@ -150,8 +150,8 @@ def test_an_imported_model_is_found_by_its_name(folder: Path, tmp_path: Path, ca
 
 def test_a_model_is_sent_and_the_node_is_asked_for_it(folder: Path, capsys, monkeypatch) -> None:
     steps = [
-        {"done_bytes": 1, "total_bytes": 2, "peer": "studio"},
-        {"done_bytes": 2, "total_bytes": 2, "peer": "studio"},
+        {"done_bytes": 1, "total_bytes": 2, "peer": "studio", "state": "running"},
+        {"done_bytes": 2, "total_bytes": 2, "peer": "studio", "state": "done"},
     ]
     node = FakeNode([], steps)
     have_node(monkeypatch, node)
@@ -167,6 +167,14 @@ def test_why_a_model_was_not_sent_is_said(folder: Path, capsys, monkeypatch: pyt
     assert capsys.readouterr().err == "baton: the disk there is full\n"
     have_node(monkeypatch, None)
     assert cli.main(["models", "send", "mine"]) == 2
+
+
+@pytest.mark.parametrize("n_steps", [0, 1])
+def test_a_copy_that_nobody_says_the_end_of_is_none(folder: Path, capsys, monkeypatch, n_steps: int) -> None:
+    step = {"done_bytes": 1, "total_bytes": 2, "peer": "studio", "state": "running"}
+    have_node(monkeypatch, FakeNode([], [step] * n_steps))
+    assert cli.main(["models", "send", "mine"]) == 1
+    assert "the node ended before mine was copied" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -22,6 +22,7 @@ from engine.node.models.copies import CallMe, Copies, News, Offer
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
 from engine.node.models.transfer import FileEntry
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.identity import Identity
 from tests.engine.node.glue import End, two_ends
@@ -266,7 +267,7 @@ def test_a_receiver_is_called_once(tmp_path: Path) -> None:
 
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf")
-        there.end.offers.streams["models.take"] = two_ports
+        there.end.offers.streams["models.take"] = Method(two_ports)
         with pytest.raises(ProtocolError, match="more than one"):
             await here.send("mine")
 

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from engine.bench import netns
 from engine.errors import HostError, InvalidRequest, UserError
 from engine.node.control import wake as control
+from engine.node.peering.offers import Method
 from engine.node.system.wake_on_lan import (
     MAX_MACS,
     TRIES,
@@ -169,7 +170,7 @@ class Sleepy:
             send=self._send,
             try_every_s=0.01,
         )
-        end.offers.calls.update(self.wake_on_lan.handlers())
+        end.offers.calls.update(self.wake_on_lan.methods())
 
     def _learn(self) -> None:
         self.n_changes += 1
@@ -265,7 +266,7 @@ def test_a_peer_that_lies_is_not_believed(tmp_path: Path, lie: Any) -> None:
         async def tell(link: Any, params: Any) -> Any:
             return lie
 
-        right.offers.calls["wake.macs"] = tell
+        right.offers.calls["wake.macs"] = Method(tell)
         assert left.link is not None
         await near.wake_on_lan.learn(left.link)
         assert near.wake_on_lan.snapshot() == {"can_wake": []} and not (tmp_path / "wake.json").exists()
