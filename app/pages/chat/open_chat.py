@@ -67,6 +67,10 @@ class OpenChat(QObject):
     def is_empty(self) -> bool:
         return not len(self.tree)
 
+    @property
+    def has_draft(self) -> bool:
+        return bool(self.conversation.draft or self.conversation.draft_files)
+
     def shown(self) -> list[Shown]:
         return [self._shown(message) for message in self.tree.path()]
 

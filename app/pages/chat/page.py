@@ -68,6 +68,7 @@ class ChatPage(Page):
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
         self._n_reading = 0
+        self.is_ready = False
         self._searching: Job | None = None
         self._asking_context: Job | None = None
         self._pane = ConversationPane()
@@ -162,6 +163,10 @@ class ChatPage(Page):
     def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
         return QShortcut(QKeySequence(keys), self, run)
 
+    def close_store(self) -> None:
+        """Put the file of the chats away, with all that was to be kept; nothing can be kept after it."""
+        self._keeper.close()
+
     def shown(self) -> None:
         self._composer.text.setFocus()
 
@@ -186,6 +191,7 @@ class ChatPage(Page):
 
         def show(read: tuple[str, list[Listed], list[Preset], Any]) -> None:
             notice, listed, presets, unsent = read
+            self.is_ready = True
             self._pane.show_listed(listed)
             self._take_presets(presets)
             if notice:
@@ -193,19 +199,16 @@ class ChatPage(Page):
             if unsent is not None and self._chat.is_empty and not self._composer.draft:
                 self._go_to(self._opened(Chat(conversation=unsent, messages=())))
 
-        self.context.bridge.run(read(), show, self.context.tell)
+        def fail(error: AppError) -> None:
+            self.is_ready = True
+            self.context.tell(error)
+
+        self.context.bridge.run(read(), show, fail)
 
     def new_chat(self) -> None:
         """An empty one; where one is open that nothing was sent in, that one."""
         if not self._chat.is_empty:
-            empty = next((chat for chat in self._open.values() if chat.is_empty), None)
-            before = self._chat.conversation
-            if empty is None:
-                conversation = replace(
-                    new_conversation(before.model), sampling=before.sampling, system=before.system
-                )
-                empty = self._opened(Chat(conversation=conversation, messages=()))
-            self._go_to(empty)
+            self._go_to(self._empty_chat())
         self._composer.text.setFocus()
 
     def open_conversation(self, conversation_id: str) -> None:
@@ -266,11 +269,21 @@ class ChatPage(Page):
         self._keep_draft()
         self._settings.settle()
         before, self._chat = self._chat, chat
-        # What answers goes on, and what was begun is kept; all else is read again when it is wanted.
-        if before is not chat and not before.is_answering and not before.is_empty:
+        # What answers goes on, and what was begun stays at hand; all else is read again when it is wanted.
+        is_begun = before.is_empty and before.has_draft
+        if before is not chat and not before.is_answering and not is_begun:
             self._close(before)
         self._show_chat()
         self._composer.text.setFocus()
+
+    def _empty_chat(self) -> OpenChat:
+        """The one that nothing was sent in yet, else a new one that is like the one that is open."""
+        for chat in self._open.values():
+            if chat.is_empty and chat is not self._chat:
+                return chat
+        like = self._chat.conversation
+        conversation = replace(new_conversation(like.model), sampling=like.sampling, system=like.system)
+        return self._opened(Chat(conversation=conversation, messages=()))
 
     def _close(self, chat: OpenChat) -> None:
         self._open.pop(chat.id, None)
@@ -582,8 +595,7 @@ class ChatPage(Page):
             there.stop()
         self._keeper.tell(Store.delete, conversation_id)
         if was_open:
-            conversation = new_conversation(self._chat.conversation.model)
-            self._go_to(self._opened(Chat(conversation=conversation, messages=())))
+            self._go_to(self._empty_chat())
         self._refresh()
 
         def undo() -> None:

@@ -1,0 +1,260 @@
+"""The page Chat where it needs no node: the list, drafts, files, instructions, export and import."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QFileDialog
+
+from app.chats.model import Preset, Sampling
+from app.chats.store import Store
+from app.pages.chat.composer import FileChip
+from tests.app.pages.chat.conftest import Alone, choose, keep, talk, titles
+from tests.app.windows import button, click, texts, wait
+
+NOW = time.time()
+DAY_S = 86_400.0
+
+CONTROL = Qt.KeyboardModifier.ControlModifier
+
+LOG = talk("log", "Kernel log", "A null pointer was read.", updated=NOW - 10)
+TAX = talk("tax", "Tax question", "It depends.", updated=NOW - 20)
+BOAT = talk("boat", "Names for a boat", "Dory.", updated=NOW - 40 * DAY_S)
+
+Open = Callable[..., Alone]
+
+
+def test_conversations_stand_under_their_days(alone: Open) -> None:
+    one = alone(LOG, TAX, BOAT)
+    assert titles(one.page) == ["Today", "Kernel log", "Tax question", "Older", "Names for a boat"]
+    click_row(one, "tax")
+    wait(lambda: one.page.chat.id == "tax")
+    assert [shown.text for shown in one.page.transcript.shown] == ["Tax question", "It depends."]
+
+
+def test_a_search_shows_what_was_found_and_where(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    QTest.keyClick(one.page, Qt.Key.Key_K, CONTROL)
+    QTest.keyClicks(one.page.pane.search, "null poin")
+    wait(lambda: titles(one.page) == ["Kernel log"])
+    one.page.pane.search.setText("zebra")
+    wait(lambda: titles(one.page) == [])
+    assert "Nothing is found" in texts(one.page.pane)
+    one.page.pane.search.clear()
+    wait(lambda: len(titles(one.page)) == 3)
+
+
+def test_a_conversation_is_renamed_in_its_place(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    pane = one.page.pane
+    choose(pane.menu_of("tax"), "Rename")
+    editor = pane.view.indexWidget(pane.model.index_of("tax")) or pane.view.viewport().focusWidget()
+    assert editor is not None
+    QTest.keyClick(editor, Qt.Key.Key_A, CONTROL)
+    QTest.keyClicks(editor, "Taxes")
+    QTest.keyClick(editor, Qt.Key.Key_Return)
+    wait(lambda: "Taxes" in titles(one.page))
+    assert "Taxes" in titles(alone().page)
+
+
+def test_a_pinned_one_comes_first(alone: Open) -> None:
+    one = alone(LOG, BOAT)
+    choose(one.page.pane.menu_of("boat"), "Pin")
+    wait(lambda: titles(one.page) == ["Pinned", "Names for a boat", "Today", "Kernel log"])
+    choose(one.page.pane.menu_of("boat"), "Unpin")
+    wait(lambda: titles(one.page)[-1] == "Names for a boat")
+
+
+def test_what_is_deleted_can_be_brought_back(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    click_row(one, "tax")
+    wait(lambda: one.page.chat.id == "tax")
+    choose(one.page.pane.menu_of("tax"), "Delete")
+    wait(lambda: titles(one.page) == ["Today", "Kernel log"])
+    assert one.page.chat.is_empty
+    one.shell.undo()
+    wait(lambda: titles(one.page) == ["Today", "Kernel log", "Tax question"])
+    wait(lambda: one.page.chat.id == "tax")
+
+
+def test_a_deleted_message_can_be_brought_back(alone: Open) -> None:
+    one = alone(LOG)
+    click_row(one, "log")
+    wait(lambda: one.page.chat.id == "log")
+    one.page.transcript.delete.emit("log-a")
+    assert [shown.id for shown in one.page.transcript.shown] == ["log-q"]
+    one.shell.undo()
+    assert [shown.id for shown in one.page.transcript.shown] == ["log-q", "log-a"]
+    again = alone()
+    again.page.open_conversation("log")
+    wait(lambda: len(again.page.transcript.shown) == 2)
+
+
+def test_drafts_belong_to_their_conversation_and_survive(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    QTest.keyClicks(one.page.composer.text, "a new question")
+    one.page.open_conversation("tax")
+    wait(lambda: one.page.chat.id == "tax")
+    assert one.page.composer.draft == ""
+    QTest.keyClicks(one.page.composer.text, "about tax")
+    again = alone()
+    wait(lambda: again.page.composer.draft == "a new question")
+    again.page.open_conversation("tax")
+    wait(lambda: again.page.composer.draft == "about tax")
+    QTest.keyClick(again.page, Qt.Key.Key_N, CONTROL)
+    assert again.page.composer.draft == "a new question"
+
+
+def test_shift_and_enter_begin_a_line_and_the_box_grows_to_ten(alone: Open) -> None:
+    composer = alone().page.composer
+    heights = [composer.text.height()]
+    for _ in range(12):
+        QTest.keyClick(composer.text, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+        heights.append(composer.text.height())
+    assert composer.draft == "\n" * 12
+    assert heights[:10] == sorted(set(heights)) and len(set(heights)) == 10
+    assert not button(composer, "Send").isEnabled()
+
+
+def test_files_that_are_dropped_are_attached_and_survive(alone: Open, tmp_path: Path) -> None:
+    one = alone()
+    (tmp_path / "log.txt").write_text("oops " * 500)
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\x00\x00")
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(tmp_path / name)) for name in ("log.txt", "photo.png")])
+    copy, left = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton
+    one.page.dropEvent(QDropEvent(QPointF(5, 5), copy, data, left, Qt.KeyboardModifier.NoModifier))
+    wait(lambda: len(one.shell.toasts) == 1 and one.page.composer.findChildren(FileChip))
+    assert "photo.png is not a text or PDF file" in one.shell.toasts[0][0]
+    wait(lambda: "log.txt" in texts(one.page.composer) and "2 kB" in texts(one.page.composer))
+    again = alone()
+    wait(lambda: "log.txt" in texts(again.page.composer))
+    click(button(again.page.composer, "Remove log.txt"))
+    wait(lambda: "log.txt" not in texts(again.page.composer))
+
+
+def test_instructions_come_from_presets_or_are_ones_own(alone: Open) -> None:
+    one = alone(LOG)
+    page, panel = one.page, one.page.settings
+    choose(page.composer.preset.menu_of_presets(), "Editor")
+    assert page.composer.preset.words == "Editor"
+    assert page.chat.conversation.system.startswith("You edit texts")
+    choose(page.composer.preset.menu_of_presets(), "Edit instructions")
+    assert panel.isVisibleTo(page) and "You edit texts" in panel.system.toPlainText()
+    panel.system.setPlainText("Answer in rhymes.")
+    wait(lambda: page.composer.preset.words == "Own instructions")
+    panel._name.setText("Poet")
+    click(button(panel, "Keep"))
+    wait(lambda: page.composer.preset.words == "Poet")
+    assert page.chat.conversation.system == "Answer in rhymes."
+    click(button(panel, "Delete preset"))
+    wait(lambda: page.composer.preset.words == "Own instructions")
+
+
+def test_sampling_is_set_for_a_conversation_and_reset(alone: Open) -> None:
+    one = alone(LOG)
+    page, panel = one.page, one.page.settings
+    page.open_conversation("log")
+    wait(lambda: page.chat.id == "log")
+    click(button(page.composer, "Instructions and sampling"))
+    panel.rows["temperature"].box.setValue(0.3)
+    panel.rows["max_tokens"].box.setValue(64)
+    panel.rows["seed"].box.setValue(7)
+    assert page.chat.conversation.sampling == Sampling(temperature=0.3, max_tokens=64, seed=7)
+    panel.rows["seed"].box.setValue(-1)
+    panel.rows["temperature"].box.setValue(0.8)
+    assert page.chat.conversation.sampling == Sampling(max_tokens=64)
+    again = alone()
+    again.page.open_conversation("log")
+    wait(lambda: again.page.chat.conversation.sampling == Sampling(max_tokens=64))
+    click(button(again.page.composer, "Instructions and sampling"))
+    click(button(again.page.settings, "Reset"))
+    assert again.page.chat.conversation.sampling == Sampling()
+
+
+def test_a_narrow_page_shows_settings_in_the_lists_place(alone: Open) -> None:
+    page = alone().page
+    page.resize(842, 548)
+    click(button(page.composer, "Instructions and sampling"))
+    assert not page.pane.isVisibleTo(page)
+    QTest.keyClick(page, Qt.Key.Key_K, CONTROL)
+    assert page.pane.isVisibleTo(page) and not page.settings.isVisibleTo(page)
+
+
+def test_exported_and_imported_it_is_there_twice(
+    alone: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = alone(LOG, TAX)
+    file, text = tmp_path / "out.json", tmp_path / "out.md"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(text), ""))
+    choose(one.page.pane.menu_of("log"), "Export")
+    wait(lambda: text.exists() and one.shell.toasts)
+    assert "# Kernel log" in text.read_text() and "Tax" not in text.read_text()
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
+    choose(one.page.pane.more_menu(), "Export all")
+    wait(lambda: file.exists() and len(one.shell.toasts) == 2)
+    assert len(json.loads(file.read_text())["conversations"]) == 2
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(file), ""))
+    choose(one.page.pane.more_menu(), "Import")
+    wait(lambda: titles(one.page).count("Kernel log") == 2)
+    assert one.shell.toasts[-1][0] == "2 conversations are imported."
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(text), ""))
+    choose(one.page.pane.more_menu(), "Import")
+    wait(lambda: "not a JSON file" in one.shell.toasts[-1][0])
+
+
+def test_a_beginning_is_written_into_the_composer(alone: Open) -> None:
+    one = alone()
+    one.page._welcome.setCurrentIndex(0)
+    click(button(one.page, "Draft a message"))
+    assert one.page.composer.draft.startswith("Write a short, friendly message")
+
+
+def test_a_damaged_file_is_said_and_the_page_works(alone: Open, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "chats.db").write_bytes(b"no database" * 1000)
+    one = alone()
+    assert "damaged" in one.shell.toasts[0][0]
+    QTest.keyClicks(one.page.composer.text, "a new question")
+    again = alone()
+    wait(lambda: again.page.composer.draft == "a new question")
+    assert again.shell.toasts == []
+
+
+def test_a_file_of_a_newer_baton_is_said(alone: Open, tmp_path: Path) -> None:
+    keep(tmp_path, LOG)
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "chats.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    again = alone()
+    assert "newer Baton" in again.shell.toasts[0][0]
+
+
+def test_thousands_are_listed(alone: Open) -> None:
+    one = alone(*(talk(f"c{number}", f"Chat {number}", updated=NOW - number * 60) for number in range(1500)))
+    assert len(titles(one.page)) > 1500
+    one.page.pane.search.setText("chat 1499")
+    wait(lambda: titles(one.page) == ["Chat 1499"])
+
+
+def test_presets_of_the_user_are_kept(alone: Open, tmp_path: Path) -> None:
+    alone()
+    with Store(tmp_path / "data" / "chats.db") as store:
+        store.keep_preset(Preset(name="Poet", system="Answer in rhymes."))
+    again = alone()
+    names = [action.text() for action in again.page.composer.preset.menu_of_presets().actions()]
+    assert "Poet" in names and "Editor" in names
+
+
+def click_row(one: Alone, conversation_id: str) -> None:
+    view = one.page.pane.view
+    rect = view.visualRect(one.page.pane.model.index_of(conversation_id))
+    QTest.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
