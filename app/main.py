@@ -136,6 +136,7 @@ class App:
         self.tray.hide()
         self.window.hide()
         self.bridge.close(self.client.close())
+        self.window.end()
 
 
 def run(host: Host) -> int:

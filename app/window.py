@@ -124,6 +124,11 @@ class MainWindow(QMainWindow):
                 self.go(current)
         return self._made[name]
 
+    def end(self) -> None:
+        """No page is shown again."""
+        for page in self._made.values():
+            page.end()
+
     @property
     def page_shown(self) -> str:
         return self._page

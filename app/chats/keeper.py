@@ -25,6 +25,7 @@ class Keeper:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._store: Store | None = None
+        self._is_closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chats")
 
     async def do(
@@ -43,11 +44,16 @@ class Keeper:
         *args: Args.args,
         **kwargs: Args.kwargs,
     ) -> None:
-        """Have it done for nobody who waits, in turn with all else. From any thread."""
+        """Have it done for nobody who waits, in turn with all else; nothing once it is closed. From any thread."""
+        if self._is_closed:
+            return
         self._thread.submit(self._try, partial(self._do, method, *args, **kwargs))
 
     def close(self) -> None:
-        """All that was told is done first."""
+        """All that was told is done first. More than once is no harm."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._thread.submit(self._end)
         self._thread.shutdown()
 

@@ -20,5 +20,8 @@ class Page(QWidget):
     def shown(self) -> None:
         """The page has come into view; its data may be old."""
 
+    def end(self) -> None:
+        """The window ends: nothing of the bridge is heard any more. Put away what is open."""
+
     def header(self) -> QWidget | None:
         return None

@@ -65,6 +65,7 @@ class Opened:
         self.state.close()
         self.window.hide()
         self.bridge.close(self.client.close())
+        self.window.end()
         self.window.deleteLater()
 
 

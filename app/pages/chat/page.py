@@ -163,8 +163,8 @@ class ChatPage(Page):
     def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
         return QShortcut(QKeySequence(keys), self, run)
 
-    def close_store(self) -> None:
-        """Put the file of the chats away, with all that was to be kept; nothing can be kept after it."""
+    def end(self) -> None:
+        self._keep_draft()
         self._keeper.close()
 
     def shown(self) -> None:

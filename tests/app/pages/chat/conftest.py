@@ -81,7 +81,7 @@ class Alone:
     def close(self) -> None:
         self.page.hide()
         self.bridge.close(self.context.client.close())
-        self.page.close_store()
+        self.page.end()
         self.page.deleteLater()
 
 
@@ -106,13 +106,17 @@ def alone(tmp_path: Path, look: object) -> Iterator[Callable[..., Alone]]:
 
 
 @pytest.fixture
-def page(app: Opened) -> Iterator[ChatPage]:
+def page(app: Opened) -> ChatPage:
     """The page of a window with a real node."""
+    return chat_page(app)
+
+
+def chat_page(app: Opened) -> ChatPage:
+    """The page Chat, when it knows of the starter model."""
     page = app.page("chat")
     assert isinstance(page, ChatPage)
     wait(lambda: page.composer.model.words == "smollm2-135m")
-    yield page
-    page.close_store()
+    return page
 
 
 def titles(page: ChatPage) -> list[str]:

@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 
 from app.chats.model import Sampling
 from app.pages.chat.page import ChatPage
-from tests.app.pages.chat.conftest import choose, titles
+from tests.app.pages.chat.conftest import chat_page, choose, titles
 from tests.app.windows import Opened, button, click, opened, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -31,51 +31,50 @@ def short(page: ChatPage, n_tokens: int = 12) -> None:
     page.chat.change(sampling=Sampling(temperature=0.0, max_tokens=n_tokens))
 
 
-def test_a_question_is_answered_in_versions_and_all_of_it_is_kept(
-    app: Opened, page: ChatPage, node: NodeProcess, tmp_path: Path
-) -> None:
-    choose(page.composer.model.menu_of_models(), "smollm2-135m")
-    wait(lambda: any("loaded" in one.text() for one in page.composer.model.menu_of_models().actions()))
-    short(page, 4)
-    ask(page, "What is the capital of France?")
-    answered(page)
-    asked, said = page.transcript.shown
-    assert asked.text == "What is the capital of France?" and said.text and not said.is_live
-    assert said.stats is not None and said.stats.n_prompt and said.stats.prefilled_on == "studio"
-    assert "limit of 4 tokens" in said.note
-    assert page.composer.draft == ""
-    wait(lambda: "What is the capital of France?" in titles(page))
-    wait(lambda: "of 4,096 tokens" in page.composer.gauge.words)
+def test_a_question_is_answered_in_versions_and_all_of_it_is_kept(node: NodeProcess, tmp_path: Path) -> None:
+    with opened(node, tmp_path / "window") as app:
+        page = chat_page(app)
+        choose(page.composer.model.menu_of_models(), "smollm2-135m")
+        wait(lambda: any("loaded" in one.text() for one in page.composer.model.menu_of_models().actions()))
+        short(page, 4)
+        ask(page, "What is the capital of France?")
+        answered(page)
+        asked, said = page.transcript.shown
+        assert asked.text == "What is the capital of France?" and said.text and not said.is_live
+        assert said.stats is not None and said.stats.n_prompt and said.stats.prefilled_on == "studio"
+        assert "limit of 4 tokens" in said.note
+        assert page.composer.draft == ""
+        wait(lambda: "What is the capital of France?" in titles(page))
+        wait(lambda: "of 4,096 tokens" in page.composer.gauge.words)
 
-    page.transcript.continue_answer.emit(said.id)
-    answered(page)
-    assert page.transcript.shown[1].text.startswith(said.text)
-    assert len(page.transcript.shown[1].text) > len(said.text)
+        page.transcript.continue_answer.emit(said.id)
+        answered(page)
+        assert page.transcript.shown[1].text.startswith(said.text)
+        assert len(page.transcript.shown[1].text) > len(said.text)
 
-    page.transcript.regenerate.emit(said.id)
-    answered(page)
-    assert page.transcript.shown[1].branch == (2, 2)
-    page.transcript.branch.emit(page.transcript.shown[1].id, -1)
-    assert page.transcript.shown[1].id == said.id and page.transcript.shown[1].branch == (1, 2)
+        page.transcript.regenerate.emit(said.id)
+        answered(page)
+        assert page.transcript.shown[1].branch == (2, 2)
+        page.transcript.branch.emit(page.transcript.shown[1].id, -1)
+        assert page.transcript.shown[1].id == said.id and page.transcript.shown[1].branch == (1, 2)
 
-    page.transcript.edited.emit(asked.id, "And of Spain?")
-    answered(page)
-    assert page.transcript.shown[0].text == "And of Spain?"
-    assert page.transcript.shown[0].branch == (2, 2)
-    was = [(shown.id, shown.text) for shown in page.transcript.shown]
-    kept_id = page.chat.id
-    page.close_store()
+        page.transcript.edited.emit(asked.id, "And of Spain?")
+        answered(page)
+        assert page.transcript.shown[0].text == "And of Spain?"
+        assert page.transcript.shown[0].branch == (2, 2)
+        was = [(shown.id, shown.text) for shown in page.transcript.shown]
+        kept_id = page.chat.id
 
     with opened(node, tmp_path / "window") as again:
-        other = again.page("chat")
-        assert isinstance(other, ChatPage)
-        wait(lambda: len(titles(other)) == 2)
-        other.open_conversation(kept_id)
-        wait(lambda: [(shown.id, shown.text) for shown in other.transcript.shown] == was)
-        other.close_store()
+        page = chat_page(again)
+        wait(lambda: len(titles(page)) == 2)
+        page.open_conversation(kept_id)
+        wait(lambda: [(shown.id, shown.text) for shown in page.transcript.shown] == was)
 
 
-def test_escape_stops_and_another_conversation_can_be_read_meanwhile(app: Opened, page: ChatPage) -> None:
+def test_an_answer_that_is_stopped_or_loses_its_engine_keeps_what_came(
+    app: Opened, page: ChatPage, node: NodeProcess
+) -> None:
     short(page, 4000)
     ask(page, "Count to one thousand.")
     wait(lambda: page.transcript.shown and page.transcript.shown[-1].text)
@@ -86,7 +85,17 @@ def test_escape_stops_and_another_conversation_can_be_read_meanwhile(app: Opened
     assert page.chat is first and page.transcript.shown[-1].is_live
     QTest.keyClick(app.window, Qt.Key.Key_Escape)
     answered(page)
-    assert page.transcript.shown[-1].note == "stopped" and page.transcript.shown[-1].text
+    stopped = page.transcript.shown[-1]
+    assert stopped.note == "stopped" and stopped.text
+
+    page.transcript.regenerate.emit(stopped.id)
+    wait(lambda: page.transcript.shown[-1].text)
+    (engine,) = node.state()["engines"]
+    os.kill(engine["pid"], signal.SIGKILL)
+    answered(page)
+    said = page.transcript.shown[-1]
+    assert said.text and "Continue goes on from here" in said.note
+    assert said.branch == (2, 2)
 
 
 def test_files_are_counted_and_what_is_too_long_is_said(page: ChatPage, tmp_path: Path) -> None:
@@ -107,17 +116,6 @@ def test_files_are_counted_and_what_is_too_long_is_said(page: ChatPage, tmp_path
     assert page.transcript.shown[-1].text
 
 
-def test_an_engine_that_is_killed_leaves_its_words(page: ChatPage, node: NodeProcess) -> None:
-    short(page, 3000)
-    ask(page, "Count to one thousand.")
-    wait(lambda: page.transcript.shown and len(page.transcript.shown[-1].text) > 20)
-    (engine,) = node.state()["engines"]
-    os.kill(engine["pid"], signal.SIGKILL)
-    answered(page)
-    said = page.transcript.shown[-1]
-    assert said.text and "Continue goes on from here" in said.note
-
-
 @pytest.fixture
 def bare(tmp_path: Path) -> NodeProcess:
     """A node without any model."""
@@ -133,4 +131,3 @@ def test_without_a_model_the_way_to_one_is_shown(bare: NodeProcess, tmp_path: Pa
         assert not button(page.composer, "Send").isEnabled()
         click(button(page, "Choose a model"))
         assert app.window.page_shown == "models"
-        page.close_store()
