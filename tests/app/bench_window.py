@@ -71,7 +71,9 @@ def _code(pick: random.Random) -> str:
         f"    {pick.choice(_WORDS)} = [{pick.randint(0, 99)}, '{pick.choice(_WORDS)}']  # {pick.choice(_WORDS)}"
         for _ in range(pick.randint(4, 40))
     ]
-    return "\n".join(["```python", f"def {pick.choice(_WORDS)}_it(x: int) -> str:", *lines, "    return str(x)", "```"])
+    return "\n".join(
+        ["```python", f"def {pick.choice(_WORDS)}_it(x: int) -> str:", *lines, "    return str(x)", "```"]
+    )
 
 
 def _table(pick: random.Random) -> str:

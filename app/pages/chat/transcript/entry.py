@@ -183,8 +183,8 @@ class Entry:
 
     def lay_out(self, top: float, bottom: float) -> bool:
         """Lay out what is between; whether the message's height has changed."""
-        self._make_flows()
         before, has_changed = self.height, False
+        self._make_flows()
         for _, flow, _, y in list(self.flows()):
             has_changed = flow.lay_out(top - y, bottom - y) or has_changed
         if has_changed:

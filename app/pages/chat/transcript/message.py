@@ -22,7 +22,7 @@ from PySide6.QtGui import (
     QPen,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QWidget
 
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD
@@ -438,8 +438,6 @@ class MessageView(QWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor if href else shape)
         if href != self.toolTip():
             self.setToolTip(href)
-            if href:
-                QToolTip.showText(event.globalPosition().toPoint(), href, self)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() is not Qt.MouseButton.LeftButton:
