@@ -281,15 +281,19 @@ class Transcript(QAbstractScrollArea):
         view.edited.connect(lambda text: self.edited.emit(id, text))
         view.turned.connect(lambda by: self.branch.emit(id, by))
         view.resized.connect(self._on_resized)
+        view.reached.connect(self._order_focus)
         view.selecting.connect(lambda: self._clear_selections(view))
         view.dragged.connect(lambda point: self._on_dragged(view, point))
         return view
 
     def _drop_views(self, ids: Iterable[str]) -> None:
-        for id in ids:
-            if (view := self._views.pop(id, None)) is not None:
-                view.hide()
-                view.deleteLater()
+        dropped = [view for id in ids if (view := self._views.pop(id, None)) is not None]
+        # Focus leaves what is hidden, and whoever gets it must not have views made anew meanwhile.
+        was_settling, self._is_settling = self._is_settling, True
+        for view in dropped:
+            view.hide()
+            view.deleteLater()
+        self._is_settling = was_settling
 
     def _order_focus(self) -> None:
         """Tab goes through what is in view from top to bottom."""
@@ -301,7 +305,7 @@ class Transcript(QAbstractScrollArea):
                 before = control
 
     def _on_resized(self) -> None:
-        """A message was folded, unfolded, edited or reached by key."""
+        """A message was folded, unfolded or edited."""
         if self._is_settling:
             return
         if self._sticks:

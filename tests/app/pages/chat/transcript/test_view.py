@@ -190,6 +190,15 @@ def test_messages_after_one_are_taken_away(transcript: Transcript) -> None:
     assert transcript.message("a") is not None
 
 
+def test_another_conversation_leaves_nothing_of_the_one_before(transcript: Transcript) -> None:
+    transcript.show_all([question("Old?"), answer("Old.", reasoning="r")])
+    transcript.activateWindow()
+    button(message(transcript, "a"), "Thoughts, folded").setFocus()
+    transcript.show_all([question("New?"), answer("New.")])
+    views = [one for one in transcript.findChildren(MessageView) if one.isVisibleTo(transcript)]
+    assert sorted(view.entry.shown.text for view in views) == ["New.", "New?"]
+
+
 def test_a_narrower_window_wraps_and_stays_at_the_end(transcript: Transcript) -> None:
     transcript.show_all(conversation(10))
     transcript.resize(500, 600)
