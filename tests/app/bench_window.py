@@ -29,10 +29,11 @@ TOKENS_PER_S = 200
 N_LETTERS = 200_000  # of 50,000 tokens
 _SIZE = (1040, 748)
 
-_WORDS = (
+_TEXT = (
     "the cache of a prompt streams layer by layer over the cable while the next layer is still being computed so that "
     "decoding may start a moment after the last chunk has arrived and nobody waits"
-).split()
+)
+_WORDS = _TEXT.split()
 
 
 def markdown(n_letters: int, seed: int = 1) -> str:

@@ -28,7 +28,8 @@ _UNDERLINE = re.compile(r"(?:=+|-+)$")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])([ \t]+|$)")
 _DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$")
 _MATH_ENDS = {"$$": "$$", "\\[": "\\]"}
-_BULLETS = "•◦▪"
+# Of lists in lists, the last for all that are deeper.
+BULLETS = "•◦▪"
 
 
 class Kind(Enum):
@@ -304,8 +305,9 @@ class _Reader:
             return True
         if self.mode is _Mode.TABLE:
             if len(self.lines) >= MAX_TABLE_ROWS or self.n_letters + len(body) > MAX_PIECE:
-                self.prefix = self.prefix or "\n".join(self.lines[:2]) + "\n"
+                head = self.prefix or "\n".join(self.lines[:2]) + "\n"
                 self.close(out, goes_on=True)
+                self.prefix = head
             self.lines.append(body)
             self.n_letters += len(body)
             return True
@@ -361,7 +363,7 @@ class _Reader:
         rest = body[item.end() :]
         width = len(item[1]) + (spaces if 0 < spaces <= 4 and rest else 1)
         self.lists = (*self.lists[:depth], _List(indent + width, kind, number))
-        self.marker = f"{number}{kind}" if item[1][:-1] else _BULLETS[min(depth, len(_BULLETS) - 1)]
+        self.marker = f"{number}{kind}" if item[1][:-1] else BULLETS[min(depth, len(BULLETS) - 1)]
         self.is_tight = bool(out) and not self.after_blank
         return rest, width
 
