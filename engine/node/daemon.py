@@ -21,6 +21,7 @@ import psutil
 from starlette.routing import BaseRoute
 
 from engine import config
+from engine.bench.processor import processor_name
 from engine.errors import UnsupportedModel
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
@@ -30,7 +31,7 @@ from engine.node.agreeing.measure import Measurements
 from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, status, updates, wake
+from engine.node.control import discovery, pairing, permission, selftest, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -39,6 +40,7 @@ from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
 from engine.node.front import PASSED_ON, Front
+from engine.node.hosts import Host, Hosts, read_host
 from engine.node.link_doctor import LinkDoctor
 from engine.node.models.copies import Copies
 from engine.node.models.model_folder import Folder, LocalModel
@@ -157,7 +159,7 @@ class Node:
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
         parts = (
             *(self.discovery, self.shelf, self.link_doctor, self.permission, self.pairing, self.awake),
-            self.agreement,
+            *(self.agreement, self.hosts),
         )
         try:
             self._node_port = await self.links.start()
@@ -195,6 +197,7 @@ class Node:
         self.identity = await asyncio.to_thread(_settled_identity, options.identity, key_secrets)
         self._key_note = key_secrets.note()
         self._trust = TrustStore(identity_dir(options.identity))
+        self._processor = await asyncio.to_thread(processor_name)
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
         self._make_network()
@@ -332,7 +335,7 @@ class Node:
     def _make_roles(self) -> None:
         """Who prefills and who decodes."""
         options, node_id = self.options, self.identity.node_id
-        reports = Reports(
+        self._reports = Reports(
             node_id,
             options.name,
             self.shelf,
@@ -348,7 +351,7 @@ class Node:
         self.agreement = Agreement(
             node_id,
             self.shelf,
-            reports,
+            self._reports,
             self.wishes,
             links=self.links.all,
             n_ctx=options.n_ctx,
@@ -357,6 +360,13 @@ class Node:
             on_change=self._on_roles,
         )
         self._roles_changed = self.news.add("roles", self.agreement.snapshot)
+        self.hosts = Hosts(
+            node_id,
+            read=self._read_host,
+            links=self.links.all,
+            paired=lambda: [peer.node_id for peer in self.peers.all()],
+            on_change=self.news.add("hosts", lambda: self.hosts.snapshot()),
+        )
 
     def _offer(self) -> None:
         """What paired computers may ask of this one."""
@@ -371,6 +381,7 @@ class Node:
         self.shelf.offer_methods(self.offers)
         self.copies.offer_methods(self.offers)
         self.agreement.offer_methods(self.offers)
+        self.hosts.offer_methods(self.offers)
 
     # what the parts are told of each other
 
@@ -414,11 +425,13 @@ class Node:
 
     def _on_roles(self) -> None:
         self._roles_changed()
+        self.hosts.look_again()
         self.workers.look_again()
         self.cluster.look_again()
 
     async def _on_link(self, link: PeerLink) -> None:
         self.agreement.greet(link)
+        self.hosts.greet(link)
         await self.wake_on_lan.learn(link)
 
     def _on_pairing(self) -> None:
@@ -430,11 +443,13 @@ class Node:
 
     def _on_engines(self) -> None:
         self._engines_changed()
+        self.hosts.look_again()
         self.cluster.look_again()
         self._stay_awake()
 
     def _on_workers(self) -> None:
         self._workers_changed()
+        self.hosts.look_again()
         self._stay_awake()
 
     def _stay_awake(self) -> None:
@@ -551,6 +566,15 @@ class Node:
 
     # what others are told
 
+    def _read_host(self) -> Host:
+        measured = self._reports.snapshot()
+        engines = [engine.model.model_id for engine in self.engines.all() if engine.is_ready]
+        return read_host(
+            device=measured["device"] or self._processor,
+            gpu_bytes=measured["memory"]["gpu_bytes"],
+            loaded={*engines, *self.workers.models},
+        )
+
     def _describe(self) -> dict[str, Any]:
         return {
             "node_id": self.identity.node_id,
@@ -593,7 +617,7 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates)
+    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates, selftest)
     return [route for part in parts for route in part.routes()]
 
 

@@ -224,7 +224,9 @@ class Front:
             ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
-            using.enter_context(engine.in_use())
+            # Who only watches an engine keeps it from nothing: neither from making room, nor from being measured.
+            if ask.method == "POST":
+                using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
             return _EngineAnswer(engine, response, using.pop_all())
 
@@ -289,7 +291,7 @@ class Front:
 
 
 class _EngineAnswer:
-    """What an engine answers; it counts as in use until this is closed."""
+    """What an engine answers; while it computes for that, it counts as in use until this is closed."""
 
     def __init__(self, engine: LoadedEngine, response: httpx.Response, using: contextlib.ExitStack) -> None:
         self.status = response.status_code

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
 
 from engine.errors import InvalidRequest
-from engine.node.engines import Engines
+from engine.node.engines import Engines, LoadedEngine, ModelFile
 from engine.node.front import PASSED_ON, Front, _checked
 from engine.node.peering.peer_link import PeerLink
+from engine.node.supervisor import EngineProcess
 from engine.server.settings import ServerSettings
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 
@@ -102,6 +104,43 @@ def test_a_path_is_passed_on_as_it_came(tmp_path: Path) -> None:
 def test_a_peer_asks_for_nothing_but_what_clients_may(path: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no"):
         _checked({"method": "GET", "path": path, "body": b"", "model": None})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "n_active"), [("POST", "/v1/completions", 1), ("GET", "/events", 0)]
+)
+def test_who_only_watches_an_engine_does_not_use_it(method: str, path: str, n_active: int) -> None:
+    async def work() -> None:
+        engine = LoadedEngine(
+            ModelFile(model_id="m", path=Path("m"), needed_bytes=1),
+            cast(EngineProcess, SimpleNamespace(port=7)),
+        )
+        seen = []
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"it"
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            seen.append(engine.n_active)
+            return httpx.Response(200, content=parts())
+
+        front = Front(
+            cast(Engines, SimpleNamespace(latest=lambda: engine, all=lambda: [engine])),
+            settings=ServerSettings(),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=list,
+            refresh=asyncio.Event().wait,  # type: ignore[arg-type]
+            problem_of=lambda name: "",
+        )
+        front._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        transport = httpx.ASGITransport(front.build_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            await client.request(method, path, content=b'{"prompt": "p"}' if method == "POST" else None)
+        await front.close()
+        assert seen == [n_active] and engine.n_active == 0
+
+    asyncio.run(work())
 
 
 def test_a_header_that_a_peer_gives_is_one_line() -> None:
