@@ -136,7 +136,7 @@ QListView::item, QTreeView::item, QTableView::item {{ padding: 4px 8px; border: 
 QListView::item:hover, QTreeView::item:hover {{ background: {p.hover}; }}
 QListView::item:selected, QTreeView::item:selected, QTableView::item:selected {{ background: {p.hover};
     color: {p.text}; }}
-QListView:focus::item:focus, QTreeView:focus::item:focus {{ border: 1px solid {p.local}; }}
+QListView::item:focus, QTreeView::item:focus {{ border: 1px solid {p.local}; }}
 QHeaderView {{ background: transparent; }}
 QHeaderView::section {{ background: transparent; color: {p.text_faint}; border: none;
     border-bottom: 1px solid {p.border}; padding: 6px 8px; font-size: {CAPTION_PX}px; font-weight: 600; }}

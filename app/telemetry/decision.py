@@ -38,16 +38,17 @@ def decision(record: Record, worker: str, decoder: str) -> str:
         return "It waits for a slot; where it is prefilled is decided then."
     is_remote = route["prefill"] == "remote"
     where = worker if is_remote else decoder
+    begin = f"Sent to {where}" if record.told["fallback"] else f"Prefilled on {where}"
     predicted = route["predicted"]
     if route["reason"] in ("local_sooner", "remote_sooner") and predicted:
         ways = {True: predicted["remote_ms"], False: predicted["local_ms"]}
         other = decoder if is_remote else worker
         return (
-            f"Prefilled on {where}: predicted {figures.duration(ways[is_remote])}, "
+            f"{begin}: predicted {figures.duration(ways[is_remote])}, "
             f"against {figures.duration(ways[not is_remote])} on {other}."
         )
     why = _REASONS.get(route["reason"]) or route["detail"]
-    return f"Prefilled on {where}: {why}."
+    return f"{begin}: {why}."
 
 
 def facts(record: Record, worker: str, decoder: str, limit_ms: float | None) -> list[Fact]:

@@ -28,7 +28,7 @@ class GoodputPlot(pg.PlotWidget):
         self.setMouseEnabled(x=False, y=False)
         self.hideButtons()
         self.setMenuEnabled(False)
-        self.setMinimumHeight(112)
+        self.setFixedHeight(124)
         self.setXRange(-SERIES_S, 0, padding=0)
         self._curve = self.plot([], [])
         self._ceiling = pg.InfiniteLine(angle=0, movable=False)
@@ -38,7 +38,7 @@ class GoodputPlot(pg.PlotWidget):
             axis = self.getAxis(name)
             axis.setStyle(tickLength=0, tickTextOffset=6)
         self.getAxis("left").setWidth(36)
-        self.getAxis("bottom").setTicks([[(-60, "60 s"), (-45, ""), (-30, "30 s"), (-15, ""), (0, "now")]])
+        self.getAxis("bottom").setTicks([[(-at, f"{at} s") for at in range(10, SERIES_S, 10)]])
         self._top = 0.0
         current_look().changed.connect(self._dress)
         self._dress()

@@ -116,7 +116,7 @@ class TelemetryPage(Page):
         )
         self._rate = Text(size="caption", tone="soft")
         cable = Card(
-            row(Text(self.tr("The cable, last minute"), strong=True), None, self._rate),
+            row(Text(self.tr("The cable"), strong=True), None, self._rate),
             self._plot,
             spacing=SMALL,
         )
@@ -127,11 +127,13 @@ class TelemetryPage(Page):
         live = QWidget()
         self._live = row(slots, cable, spacing=LARGE)
         live.setLayout(self._live)
+        live.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         return live
 
     def _made_request(self) -> QWidget:
         self._name = Text(strong=True)
         self._tag = Tag("")
+        self._tag.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Maximum)
         self._decision = Text(tone="soft", wrap=True, selectable=True)
         self._views = (
             Button(self.tr("All"), self._waterfall.see_all, kind="quiet", name=self.tr("See all of it")),
@@ -197,7 +199,7 @@ class TelemetryPage(Page):
         entries = []
         for model, key, record in records:
             sides = sides_of(self.context, model)
-            entries.append(entry_of(model, key, record, sides.worker, (sides.worker_hue, sides.decoder_hue)))
+            entries.append(entry_of(model, key, record, sides))
         is_known = self._chosen is not None and any(self._chosen == (model, key) for model, key, _ in records)
         if self._follows_newest or not is_known:
             model, key, _ = records[0]

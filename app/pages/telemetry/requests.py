@@ -22,6 +22,7 @@ from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL
 from app.telemetry import figures
 from app.telemetry.ledger import Record
+from app.telemetry.sides import Sides
 
 _ROW_HEIGHT = 60
 _ENTRY = Qt.ItemDataRole.UserRole
@@ -43,13 +44,12 @@ class Entry:
     is_failed: bool
 
 
-def entry_of(model: str, key: str, record: Record, worker: str, hues: tuple[str, str]) -> Entry:
-    """`worker` is the name of who prefills remotely, `hues` the worker's and the decoder's."""
+def entry_of(model: str, key: str, record: Record, sides: Sides) -> Entry:
     told = record.told
     is_failed = told["outcome"] == "failed"
-    where = _tr("on {}").format(worker) if record.is_remote else _tr("where it is decoded")
+    where = _tr("on {}").format(sides.worker if record.is_remote else sides.decoder)
     if told["fallback"]:
-        where = _tr("on {}, then not").format(worker)
+        where = _tr("on {}, then {}").format(sides.worker, sides.decoder)
     if record.is_over and told["outcome"] in ("failed", "cancelled"):
         where = _tr("failed") if is_failed else _tr("cancelled")
     elif record.state == "queued":
@@ -61,7 +61,7 @@ def entry_of(model: str, key: str, record: Record, worker: str, hues: tuple[str,
         title=_tr("{} tokens").format(figures.count(n_prompt)),
         took=figures.duration(told["ended_ms"]) if record.is_over and told["ended_ms"] else "",
         where=where,
-        hue="danger" if is_failed else hues[0] if record.is_remote else hues[1],
+        hue="danger" if is_failed else sides.worker_hue if record.is_remote else sides.decoder_hue,
         at=time.strftime("%H:%M:%S", time.localtime(record.asked_s)),
         share=told["n_prompt_tokens_processed"] / n_prompt
         if n_prompt and told["prefilled_ms"] is None

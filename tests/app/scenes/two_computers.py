@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from tests.app.screenshots import Stage
@@ -14,6 +16,7 @@ GB = 1 << 30
 
 def pretend(stage: Stage, **changed: Any) -> None:
     """Show these parts of the state, and those in `changed`, and hear no more of the real node."""
+    stage.app.client.endpoint_events = _silence  # type: ignore[method-assign]
     state = stage.app.state
     if state._job is not None:
         state._job.cancel()
@@ -21,6 +24,12 @@ def pretend(stage: Stage, **changed: Any) -> None:
     state._parts.update(parts)
     for name in parts:
         state.changed.emit(name)
+
+
+async def _silence(model: str) -> AsyncGenerator[Any, None]:
+    """The events of an engine that has nothing to say."""
+    await asyncio.Event().wait()
+    yield
 
 
 def parts_of() -> dict[str, Any]:

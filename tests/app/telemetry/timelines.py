@@ -29,6 +29,7 @@ class Handoff:
     rows_bytes: int = 950_000_000
     state_bytes: int = 157_000_000
     cable_bytes_per_s: float = 1.21e9
+    last_commit_ms: float = 2.3
     n_decoded: int = 312
     decode_tokens_per_s: float = 24.8
 
@@ -71,7 +72,7 @@ class Handoff:
             "first": index * n_tokens,
             "stop": min((index + 1) * n_tokens, self.n_prompt - 1),
             "prefill": "remote",
-            "at_ms": round(free_ms + 0.4, 3),
+            "at_ms": round(free_ms + (self.last_commit_ms if is_last else 0.4), 3),
             "compute_ms": self.chunk_ms,
             "computed_ms": round(began_ms + self.chunk_ms, 3),
             "bytes": sum(layer["bytes"] for layer in layers),
