@@ -7,7 +7,6 @@ follow from reports, which say what was measured.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import platform
 from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, Any
@@ -16,7 +15,8 @@ import msgspec
 import psutil
 from msgspec import Meta
 
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 
 _METHOD = "host.is"
 
@@ -80,11 +80,11 @@ class Hosts:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     def offer_methods(self, offers: Offers) -> None:
-        offers.news[_METHOD] = self._hear
+        offers.news[_METHOD] = Method(self._hear, Host)
 
     def greet(self, link: PeerLink) -> None:
         """A paired computer has come."""
-        link.tell(_METHOD, msgspec.to_builtins(self._read()))
+        link.tell(_METHOD, self._read())
 
     def look_again(self) -> None:
         """What this computer is may have changed: models were loaded, or measured."""
@@ -92,7 +92,7 @@ class Hosts:
         if host.is_news(self._known.get(self._node_id)):
             self._known[self._node_id] = host
             for link in self._links():
-                link.tell(_METHOD, msgspec.to_builtins(host))
+                link.tell(_METHOD, host)
             self._on_change()
 
     def snapshot(self) -> dict[str, Any]:
@@ -102,10 +102,9 @@ class Hosts:
             node_id: msgspec.to_builtins(host) for node_id, host in self._known.items() if node_id in shown
         }
 
-    def _hear(self, link: PeerLink, params: Any) -> None:
-        with contextlib.suppress(msgspec.ValidationError):
-            self._known[link.peer.node_id] = msgspec.convert(params, Host)
-            self._on_change()
+    def _hear(self, link: PeerLink, host: Host) -> None:
+        self._known[link.peer.node_id] = host
+        self._on_change()
 
     async def _look_for_ever(self) -> None:
         while True:

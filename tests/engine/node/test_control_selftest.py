@@ -43,7 +43,7 @@ class FakeEndpoint:
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(selftest, "Endpoint", FakeEndpoint)
     monkeypatch.setattr(FakeEndpoint, "asked", [])
-    node = SimpleNamespace(endpoint_url="http://0.0.0.0:7117", options=SimpleNamespace(api_key="the key"))
+    node = SimpleNamespace(endpoint_url="http://0.0.0.0:7117", settings=SimpleNamespace(api_key="the key"))
     app = build_control_app(node, TOKEN, selftest.routes())
     with TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         yield client
