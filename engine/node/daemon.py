@@ -30,7 +30,7 @@ from engine.node.agreeing.measure import Measurements
 from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, status, updates, wake
+from engine.node.control import discovery, pairing, permission, setup, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -41,6 +41,7 @@ from engine.node.finding.discovery import Discovery
 from engine.node.front import PASSED_ON, Front
 from engine.node.link_doctor import LinkDoctor
 from engine.node.models.copies import Copies
+from engine.node.models.downloads import Downloads
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
@@ -51,6 +52,7 @@ from engine.node.presence import Place
 from engine.node.setup.updates import Updates
 from engine.node.supervisor import State
 from engine.node.system.awake import Awake
+from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
 from engine.node.trust.identity import Identity, TrustStore
 from engine.node.trust.pairing_port import PairingPort
@@ -178,6 +180,7 @@ class Node:
                 self.engines.close(),
                 self.workers.close(),
                 self.copies.close(),
+                self.downloads.close(),
                 self.links.close(),
                 *(part.close() for part in parts),
                 *serving,
@@ -202,6 +205,8 @@ class Node:
         self._make_roles()
         self._offer()
         self._node_changed = self.news.add("node", self._describe)
+        computer = msgspec.to_builtins(await asyncio.to_thread(read_computer))
+        self.news.add("computer", lambda: computer)
         self._paired = {peer.node_id for peer in self.peers.all()}
         self.peers.on_change(self._on_book)
 
@@ -284,6 +289,9 @@ class Node:
             self.shelf,
             self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
+        )
+        self.downloads = Downloads(
+            on_change=add("downloads", lambda: self.downloads.snapshot()), on_model=self.shelf.refresh
         )
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
@@ -593,7 +601,7 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates)
+    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates, setup)
     return [route for part in parts for route in part.routes()]
 
 

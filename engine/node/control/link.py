@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +14,9 @@ from starlette.routing import Route
 from engine.errors import BatonError, InvalidRequest
 from engine.link.report import Report
 from engine.link.tune import MAX_MTU, MIN_MTU
+from engine.link.tuning import what_undo_does
 from engine.node.control.asked import asked_of
+from engine.node.control.lines import lines_of
 from engine.node.link_doctor import LinkDoctor
 from engine.server.json import JSONResponse, encode
 
@@ -37,6 +39,7 @@ def routes() -> list[Route]:
         Route("/link/probe", _probe, methods=["POST"]),
         Route("/link/tune", _plan),
         Route("/link/tune", _tune, methods=["POST"]),
+        Route("/link/tune/undo", _undo),
     ]
 
 
@@ -86,8 +89,16 @@ async def _plan(request: Request) -> Response:
     return JSONResponse(preview)
 
 
+async def _undo(request: Request) -> Response:
+    """The steps that would put back what tuning has changed here; none where nothing is in force."""
+    return JSONResponse({"steps": await asyncio.to_thread(what_undo_does)})
+
+
 async def _tune(request: Request) -> Response:
-    """Apply the plan or undo it; the system asks the person at this computer first. All steps that were done."""
+    """Apply the plan or undo it; the system asks the person at this computer first. One line: all that was done."""
     asked = await asked_of(request, _TuneAsked)
-    steps = await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)
-    return JSONResponse({"steps": steps})
+
+    async def work() -> AsyncGenerator[dict[str, Any], None]:
+        yield {"steps": await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)}
+
+    return lines_of(work())

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
 from engine.node.control.asked import asked_of
+from engine.node.control.lines import lines_of
+from engine.node.models.catalogue import find_model as find_entry
+from engine.node.models.catalogue import load_catalogue
+from engine.node.models.hub_models import parse_hub_name
+from engine.node.models.library import Library
 from engine.node.models.model_folder import ToldModel
 from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Silent
-from engine.server.errors import error_body
-from engine.server.json import JSONResponse, encode
-
-# Between two signs of life to a client that watches.
-_KEEPALIVE_S = 1.0
+from engine.server.json import JSONResponse
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -33,6 +34,12 @@ class _Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     model: ModelName
     to: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class _Get(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name of the catalogue, or OWNER/REPO/FILE.gguf of the Hugging Face hub."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,11 +66,15 @@ class _Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def routes() -> list[Route]:
     return [
         Route("/models", _models),
+        Route("/models/catalogue", _catalogue),
+        Route("/models/get", _get, methods=["POST"]),
         Route("/models/send", _send, methods=["POST"]),
         Route("/models/import", _import, methods=["POST"]),
         Route("/models/measure", _measure, methods=["POST"]),
         Route("/models/unload", _unload, methods=["POST"]),
         Route("/models/{model:path}", _remove, methods=["DELETE"]),
+        Route("/downloads", _downloads),
+        Route("/downloads/{download}", _stop_download, methods=["DELETE"]),
         Route("/copies", _copies),
         Route("/copies/{copy}", _cancel, methods=["DELETE"]),
         Route("/roles", _roles),
@@ -91,6 +102,56 @@ async def _models_of(link: PeerLink) -> dict[str, Any]:
     return {**about, "models": msgspec.to_builtins(models)}
 
 
+async def _catalogue(request: Request) -> Response:
+    """What can be had by name; whether it is here, too."""
+    library = Library()
+    known = load_catalogue().values()
+    here = await asyncio.to_thread(lambda: {model.name for model in known if library.has(model)})
+    return JSONResponse(
+        [
+            {
+                "name": model.name,
+                "title": model.title,
+                "architecture": model.architecture,
+                "quantization": model.quantization,
+                "licence": model.licence,
+                "size_bytes": model.size_bytes,
+                "here": model.name in here,
+            }
+            for model in known
+        ]
+    )
+
+
+async def _get(request: Request) -> Response:
+    """Lines: the fetch as it goes on. Who goes away ends nothing; asked again, it is followed, or resumed."""
+    asked = await asked_of(request, _Get)
+    if "/" in asked.model:
+        parse_hub_name(asked.model)
+    else:
+        find_entry(asked.model)
+    downloads = request.app.state.node.downloads
+    download = downloads.start(asked.model)
+
+    async def steps() -> AsyncGenerator[dict[str, Any], None]:
+        async with contextlib.aclosing(downloads.follow(download)) as followed:
+            async for each in followed:
+                yield each.snapshot()
+
+    return lines_of(steps())
+
+
+async def _downloads(request: Request) -> Response:
+    return JSONResponse(request.app.state.node.downloads.snapshot())
+
+
+async def _stop_download(request: Request) -> Response:
+    """End a fetch; what has come is kept for the next try."""
+    download = request.path_params["download"]
+    request.app.state.node.downloads.cancel(download)
+    return JSONResponse({"cancelled": download})
+
+
 async def _send(request: Request) -> Response:
     """Lines: the copy as it goes on. Who goes away before the last one cancels it."""
     asked = await asked_of(request, _Send)
@@ -103,7 +164,7 @@ async def _send(request: Request) -> Response:
             async for copy in copies:
                 yield copy.snapshot()
 
-    return _lines(steps())
+    return lines_of(steps())
 
 
 async def _import(request: Request) -> Response:
@@ -117,7 +178,7 @@ async def _import(request: Request) -> Response:
     async def work() -> AsyncGenerator[dict[str, Any], None]:
         yield msgspec.to_builtins((await shelf.add(path, Silent(), copy=asked.copy)).told())
 
-    return _lines(work())
+    return lines_of(work())
 
 
 async def _measure(request: Request) -> Response:
@@ -130,7 +191,7 @@ async def _measure(request: Request) -> Response:
     async def work() -> AsyncGenerator[dict[str, Any], None]:
         yield msgspec.to_builtins(await node.agreement.measure(model))
 
-    return _lines(work())
+    return lines_of(work())
 
 
 async def _unload(request: Request) -> Response:
@@ -183,29 +244,3 @@ def _link_to(node: Any, name: str | None) -> PeerLink:
     if not links:
         raise PeerUnreachable("no paired computer is there: pair one (baton pair), or start Baton on it")
     return links[0]
-
-
-def _lines(items: AsyncGenerator[dict[str, Any], None]) -> Response:
-    return StreamingResponse(_with_signs_of_life(items), media_type="application/x-ndjson")
-
-
-async def _with_signs_of_life(items: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
-    """A line for each item; an empty one now and then while none comes, and an error as the last."""
-    async with contextlib.aclosing(items):
-        coming: asyncio.Task[dict[str, Any]] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(items))
-                if not (await asyncio.wait((coming,), timeout=_KEEPALIVE_S))[0]:
-                    yield b"\n"
-                    continue
-                done, coming = coming, None
-                yield encode(done.result()) + b"\n"
-        except StopAsyncIteration:
-            return
-        except BatonError as error:
-            yield encode(error_body(error)) + b"\n"
-        finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
