@@ -38,14 +38,15 @@ from engine.node.control.status import DESCRIBE, Told
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
-from engine.node.front import PASSED_ON, Front
+from engine.node.front import Front
 from engine.node.link_doctor import LinkDoctor
 from engine.node.models.copies import Copies
 from engine.node.models.downloads import Downloads
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks, split_node_address
 from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.presence import Place
@@ -58,7 +59,7 @@ from engine.node.trust.identity import Identity, TrustStore
 from engine.node.trust.pairing_port import PairingPort
 from engine.node.trust.peers import PeerBook
 from engine.node.trust.secrets import Secrets
-from engine.node.workers import START, STOP, Workers
+from engine.node.workers import StartPrefill, Workers
 from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
 from engine.server.run import HttpServer, is_loopback
 from engine.server.settings import ServerSettings
@@ -272,6 +273,7 @@ class Node:
             is_paired=self._is_paired,
             is_awake=lambda node_id: self.links.get(node_id) is not None,
             call_it=lambda: self.links.look_again(at_once=True),
+            on_change=add("wake", lambda: self.wake_on_lan.snapshot()),
         )
 
     def _make_models(self) -> None:
@@ -307,7 +309,8 @@ class Node:
         )
         self._engines_changed = add("engines", self.engines.snapshot)
         self.workers = Workers(
-            find=self._find_digest,
+            find=self._find_for_worker,
+            make_room=self.engines.make_room,
             name=options.name,
             links=lambda: self.links,
             trust=self._trust,
@@ -368,17 +371,16 @@ class Node:
 
     def _offer(self) -> None:
         """What paired computers may ask of this one."""
-        self.offers.streams[PASSED_ON] = self.front.answer_peer
-        self.offers.calls[DESCRIBE] = self._describe_to_peer
-        self.offers.calls[START] = self.workers.start
-        self.offers.calls[STOP] = self.workers.stop
-        self.offers.calls.update(self.link_doctor.handlers())
-        self.offers.calls.update(self.wake_on_lan.handlers())
-        self.offers.calls.update(self.updates.handlers())
+        self.offers.calls[DESCRIBE] = Method(self._describe_to_peer, None)
+        self.offers.calls.update(self.link_doctor.methods())
+        self.offers.calls.update(self.wake_on_lan.methods())
+        self.offers.calls.update(self.updates.methods())
         self.offers.news.update(self.peers.news())
         self.shelf.offer_methods(self.offers)
         self.copies.offer_methods(self.offers)
         self.agreement.offer_methods(self.offers)
+        self.front.offer_methods(self.offers)
+        self.workers.offer_methods(self.offers)
 
     # what the parts are told of each other
 
@@ -476,15 +478,15 @@ class Node:
         if model.problem:
             raise UnsupportedModel(f"{model_id}: {model.problem}")
         options = self.options
-        needed = model.needed_bytes(n_ctx=options.n_ctx, n_slots=options.n_slots)
-        return ModelFile(model_id=model.model_id, path=model.path, needed_bytes=needed)
+        return _as_file(model, n_ctx=options.n_ctx, n_slots=options.n_slots)
 
-    async def _find_digest(self, digest: str) -> Path | None:
+    async def _find_for_worker(self, asked: StartPrefill) -> ModelFile | None:
         await self.shelf.refresh()
         # Those that were read through already come first.
         for model in sorted(self.shelf.models, key=lambda model: model.digest is None):
-            if not model.problem and (model.digest or await self._read_digest(model)) == digest:
-                return model.path
+            if not model.problem and (model.digest or await self._read_digest(model)) == asked.digest:
+                device_bytes = self.agreement.device_bytes(asked.digest)
+                return _as_file(model, n_ctx=asked.n_ctx, n_slots=asked.n_slots, device_bytes=device_bytes)
         return None
 
     async def _digest_of(self, model_id: str) -> str:
@@ -595,8 +597,8 @@ class Node:
             "joins": self.cluster.snapshot(),
         }
 
-    async def _describe_to_peer(self, link: PeerLink, params: Any) -> Any:
-        return msgspec.to_builtins(msgspec.convert(self.describe(), Told))
+    async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:
+        return msgspec.convert(self.describe(), Told)
 
 
 def _routes() -> list[BaseRoute]:
@@ -607,6 +609,15 @@ def _routes() -> list[BaseRoute]:
 
 def _settled_identity(folder: str | None, key_secrets: Secrets) -> Identity:
     return Identity.load_or_create(identity_dir(folder), key_secrets).settled(key_secrets)
+
+
+def _as_file(model: LocalModel, *, n_ctx: int, n_slots: int, device_bytes: int = 0) -> ModelFile:
+    return ModelFile(
+        model_id=model.model_id,
+        path=model.path,
+        needed_bytes=model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots),
+        device_bytes=device_bytes,
+    )
 
 
 def _changed_at(path: Path) -> int:

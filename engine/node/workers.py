@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from engine import config
-from engine.errors import ModelNotFound, PeerRefused
+from engine.errors import BatonError, ModelNotFound, PeerRefused
 from engine.handoff.transport import Address
+from engine.node.engines import ModelFile
 from engine.node.listening import listening_fault
+from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks
 from engine.node.reporting.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
 from engine.node.trust.identity import TrustStore
 from engine.wire.messages import Digest, Name
-
-log = logging.getLogger(__name__)
 
 # A worker outlives the link by which it was asked for by this much, unless it is asked for again: cables are pulled and
 # daemons restarted, and who wants it no more meanwhile cannot say so.
@@ -50,9 +49,9 @@ class StartPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the worker waits to be called."""
+    """Where the worker waits to be called; None where it calls."""
 
-    port: Annotated[int, Meta(ge=1, le=65535)]
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
 
 
 class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +63,7 @@ class _Worker:
     peer_id: str
     peer_name: str
     asked: StartPrefill
+    model: ModelFile
     asked_by: PeerLink
     process: EngineProcess
     link: dict[str, Any]
@@ -75,13 +75,20 @@ class _Worker:
             self.ending = None
 
 
+class MakesRoom(Protocol):
+    """Has others give memory back for a model; raises OutOfMemory or Refused where it does not suffice."""
+
+    async def __call__(self, model: ModelFile, *, beside_bytes: int) -> None: ...
+
+
 class Workers:
     """Starts and ends workers as paired computers ask, and when they are paired no more."""
 
     def __init__(
         self,
         *,
-        find: Callable[[str], Awaitable[Path | None]],
+        find: Callable[[StartPrefill], Awaitable[ModelFile | None]],
+        make_room: MakesRoom,
         name: str,
         links: Callable[[], PeerLinks],
         trust: TrustStore,
@@ -90,8 +97,12 @@ class Workers:
         log_folder: Path,
         on_change: Callable[[], None],
     ) -> None:
-        """`find` gives the file of the model with a digest; `words` are the flags that every worker gets."""
+        """`find` gives this computer's model with the digest that is asked for, if there is one.
+
+        `name` is what this computer is called, and `words` are the flags that every worker gets.
+        """
         self._find = find
+        self._make_room = make_room
         self._name = name
         self._links = links
         self._trust = trust
@@ -103,13 +114,18 @@ class Workers:
         self._starting = asyncio.Lock()  # two calls for one model get one worker
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def offer_methods(self, offers: Offers) -> None:
+        """Let paired computers have workers here."""
+        offers.calls[START] = Method(self._start, StartPrefill)
+        offers.calls[STOP] = Method(self._stop, StopPrefill)
+
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, *(self._end(key) for key in list(self._workers)))
 
     def snapshot(self) -> list[dict[str, Any]]:
         return [
             {
-                "model": worker.asked.model,
+                "model": worker.model.model_id,
                 "for": worker.peer_name,
                 "for_node_id": worker.peer_id,
                 "link": worker.link,
@@ -120,12 +136,11 @@ class Workers:
 
     @property
     def models(self) -> set[str]:
-        """What is loaded for others."""
-        return {worker.asked.model for worker in self._workers.values()}
+        """What is loaded for others, by this computer's ids."""
+        return {worker.model.model_id for worker in self._workers.values()}
 
-    async def start(self, link: PeerLink, params: Any) -> Any:
-        """`prefill.start`: have a worker ready; its port where it waits to be called. Raises PeerRefused."""
-        asked = msgspec.convert(params, StartPrefill)
+    async def _start(self, link: PeerLink, asked: StartPrefill) -> Started:
+        """Have a worker ready. Raises ModelNotFound, or PeerRefused with the reason why there is none."""
         async with self._starting:
             worker = await self._worker_for(link, asked)
         await worker.process.until_tried(_LOAD_TIMEOUT_S)
@@ -133,7 +148,7 @@ class Workers:
             if worker.process.state is State.FAILED:
                 await self._end((link.peer.node_id, asked.digest))
             raise PeerRefused(str(worker.process.failure()))
-        return {"port": worker.process.port}
+        return Started(port=worker.process.port)
 
     async def _worker_for(self, link: PeerLink, asked: StartPrefill) -> _Worker:
         key = (link.peer.node_id, asked.digest)
@@ -143,25 +158,32 @@ class Workers:
             worker.let_be()
             return worker
         await self._end(key)
-        path = await self._find(asked.digest)
-        if path is None:
+        model = await self._find(asked)
+        if model is None:
             raise ModelNotFound(
                 f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
                 f"`baton models send {asked.model}`"
             )
+        try:
+            await self._make_room(model, beside_bytes=self._to_come_bytes())
+        except BatonError as error:
+            raise PeerRefused(f"{self._name} has no room for it: {error}") from error
         # To look for a model takes minutes at times, in which the other computer may have been unpaired.
         if not link.is_open:
             raise link.reason
-        worker = self._workers[key] = self._new(link, asked, path)
+        worker = self._workers[key] = self._new(link, asked, model)
         worker.process.start()
         self._on_change()
         return worker
 
-    async def stop(self, link: PeerLink, params: Any) -> Any:
-        """`prefill.stop`: the decode engine has been unloaded."""
-        asked = msgspec.convert(params, StopPrefill)
+    def _to_come_bytes(self) -> int:
+        """What those that are loading may still take."""
+        loading = (one for one in self._workers.values() if one.process.state is State.STARTING)
+        return sum(worker.model.needed_bytes for worker in loading)
+
+    async def _stop(self, link: PeerLink, asked: StopPrefill) -> None:
+        """The decode engine has been unloaded."""
         await self._end((link.peer.node_id, asked.digest))
-        return None
 
     def look_again(self) -> None:
         """Links or pairings have changed."""
@@ -186,17 +208,17 @@ class Workers:
             self._on_change()
             await worker.process.stop()
 
-    def _new(self, link: PeerLink, asked: StartPrefill, path: Path) -> _Worker:
+    def _new(self, link: PeerLink, asked: StartPrefill, model: ModelFile) -> _Worker:
         self._trust.add_certificate(link.peer.certificate_der)
-        words = ["worker", "--model", str(path), "--trust", link.peer.fingerprint, *self._words]
+        words = ["worker", "--model", str(model.path), "--trust", link.peer.fingerprint, *self._words]
         words += ["--ctx", str(asked.n_ctx), "--slots", str(asked.n_slots)]
         if asked.dial is not None:
             words += ["--dial", str(Address(host=link.remote_host, port=asked.dial))]
         worker: _Worker
         process = EngineProcess(
-            f"{asked.model} for {link.peer.name}",
+            f"{model.model_id} for {link.peer.name}",
             [*words, *([] if asked.dial else _listening(link.local_host, _free_port(link.local_host)))],
-            log=RotatingLog(engine_log(self._log_folder, "worker", asked.model)),
+            log=RotatingLog(engine_log(self._log_folder, "worker", model.model_id)),
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
             environment=self._environment,
@@ -206,6 +228,7 @@ class Workers:
             peer_id=link.peer.node_id,
             peer_name=link.peer.name,
             asked=asked,
+            model=model,
             asked_by=link,
             process=process,
             link={},

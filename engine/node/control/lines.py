@@ -1,4 +1,4 @@
-"""Answers that take time: a line of JSON for each thing to tell, and signs of life between them."""
+"""Answers that take time: a line of JSON for each thing that becomes known, and signs of life while none does."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from engine.errors import BatonError
 from engine.server.errors import error_body
 from engine.server.json import encode
 
-# Between two signs of life to a client that watches.
-_KEEPALIVE_S = 1.0
+# Between two signs of life; clients give up who says nothing for a minute.
+KEEPALIVE_S = 1.0
+
+# What an answer's lines are made of. It is closed when the client goes.
+Items = AsyncGenerator[dict[str, Any], None]
 
 
-def lines_of(items: AsyncGenerator[dict[str, Any], None]) -> Response:
-    """A line for each item; an empty one now and then while none comes, and an error as the last.
-
-    Who goes away before the end closes `items`.
-    """
+def lines(items: Items) -> Response:
+    """A line for each item; an empty one now and then while none comes, and an error as the last."""
     return StreamingResponse(_with_signs_of_life(items), media_type="application/x-ndjson")
 
 
-async def _with_signs_of_life(items: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
+async def _with_signs_of_life(items: Items) -> AsyncIterator[bytes]:
     async with contextlib.aclosing(items):
         coming: asyncio.Task[dict[str, Any]] | None = None
         try:
             while True:
                 coming = coming or asyncio.ensure_future(anext(items))
-                if not (await asyncio.wait((coming,), timeout=_KEEPALIVE_S))[0]:
+                if not (await asyncio.wait((coming,), timeout=KEEPALIVE_S))[0]:
                     yield b"\n"
                     continue
                 done, coming = coming, None

@@ -7,6 +7,7 @@ torch: the memory that a model takes is counted from its header.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -309,6 +310,10 @@ def remove_model(model: LocalModel, in_use: Iterable[str]) -> None:
 
 
 def _disk_error(folder: Path, error: OSError) -> HostError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"the disk that holds {folder} is full: make room, or set BATON_MODELS to a folder on another disk"
+        )
     return HostError(
         f"{error.filename or folder}: {error.strerror or error}; check the folder, or set BATON_MODELS to another"
     )

@@ -27,7 +27,8 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
-from engine.node.peering.peer_link import Offers, PeerLink, exchange_hellos
+from engine.node.peering.offers import Offers
+from engine.node.peering.peer_link import PeerLink, exchange_hellos
 from engine.node.peering.peer_messages import NODE_PROTOCOL, NODE_PROTOCOL_MAJOR, NodeHello
 from engine.node.trust.identity import MUTUAL_NAME, Identity, peers_context, which_peer
 from engine.node.trust.peers import Peer, PeerBook
@@ -373,7 +374,7 @@ class PeerLinks:
         began_s = time.monotonic()
         running = asyncio.create_task(link.run())
         self._on_change()
-        greeting = asyncio.create_task(self._on_link(link))
+        greeting = asyncio.create_task(self._greeted(link))
         try:
             await running
         except BatonError as error:
@@ -387,6 +388,12 @@ class PeerLinks:
             greeting.cancel()
             running.cancel()
             await asyncio.gather(greeting, running, return_exceptions=True)
+
+    async def _greeted(self, link: PeerLink) -> None:
+        try:
+            await self._on_link(link)
+        except Exception:
+            log.exception("a mistake while greeting %s", link.peer.name)
 
     def _note(self, known: _Known, note: str) -> None:
         if known.note != note:

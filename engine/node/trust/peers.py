@@ -7,7 +7,6 @@ only told. Nothing here connects. Used from the node's event loop only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +16,15 @@ import msgspec
 from cryptography import x509
 from msgspec import Meta
 
-from engine.errors import DiskFull, HostError, InvalidRequest, PeerUntrusted
-from engine.files import NO_SUCH_FILE, file_fault, write_whole
+from engine.errors import HostError, InvalidRequest, PeerUntrusted
+from engine.files import NO_SUCH_FILE, file_error, file_fault, write_whole
+from engine.node.peering.offers import Method, TellHandler
 from engine.node.peering.peer_messages import NodeId
 from engine.node.trust.identity import fingerprint_of
 from engine.wire.messages import CertificateBytes, Name, Role
 
 if TYPE_CHECKING:
-    from engine.node.peering.peer_link import PeerLink, TellHandler
+    from engine.node.peering.peer_link import PeerLink
 
 _UNPAIR = "trust.unpair"
 
@@ -165,13 +165,13 @@ class PeerBook:
             link.tell(_UNPAIR)
         return self.remove(node_id)
 
-    def news(self) -> dict[str, TellHandler]:
+    def news(self) -> dict[str, Method[TellHandler]]:
         """What a peer may tell: that it has removed this computer."""
 
-        def unpaired(link: PeerLink, _: object) -> None:
+        def unpaired(link: PeerLink, _: None) -> None:
             self.remove(link.peer.node_id)
 
-        return {_UNPAIR: unpaired}
+        return {_UNPAIR: Method(unpaired, None)}
 
     def met(self, node_id: str, address: str) -> None:
         """A link with the peer came to life at `address`: try it first from now on."""
@@ -233,12 +233,7 @@ class PeerBook:
             raise self._file_error(error) from error
 
     def _file_error(self, error: OSError) -> HostError:
-        what = f"the list of paired computers {self._path}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(f"{what} cannot be written: the disk is full")
-        return HostError(
-            f"{what} cannot be read or written: {error.strerror or error}; check who owns the folder and its files"
-        )
+        return file_error(f"the list of paired computers {self._path}", error)
 
 
 def _check_is_certificate(certificate_der: bytes) -> None:

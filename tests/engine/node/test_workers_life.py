@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,14 @@ from typing import Any
 import pytest
 
 from engine.errors import PeerRefused
-from engine.node import supervisor, workers
+from engine.node import workers
+from engine.node.engines import ModelFile
 from engine.node.supervisor import State
 from engine.node.trust.identity import TrustStore
-from engine.node.workers import START, STOP, Workers
-from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+from engine.node.workers import START, STOP, StartPrefill, Workers
+from tests.engine.node.glue import End, run, two_ends
+
+pytestmark = pytest.mark.usefixtures("child_script")
 
 CHILD = """
 import json, sys
@@ -30,21 +32,6 @@ for line in sys.stdin:
 """
 
 ASKED = {"digest": "a" * 64, "model": "model", "n_ctx": 64, "n_slots": 1, "dial": 9}
-
-
-@pytest.fixture(autouse=True)
-def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
 
 
 @dataclass
@@ -78,13 +65,17 @@ def _is_ending(worker: Any) -> bool:
 
 @contextlib.asynccontextmanager
 async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
-    async def find(digest: str) -> Path | None:
+    async def find(asked: StartPrefill) -> ModelFile:
         await asyncio.sleep(0)
-        return folder / model
+        return ModelFile(model_id=model, path=folder / model, needed_bytes=1)
+
+    async def make_room(model: ModelFile, *, beside_bytes: int) -> None:
+        pass
 
     async with two_ends(folder) as (asks, runs):
         found = Workers(
             find=find,
+            make_room=make_room,
             name="right",
             links=lambda: runs.links,
             trust=TrustStore(folder),
@@ -93,7 +84,7 @@ async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
             log_folder=folder,
             on_change=runs.changed.set,
         )
-        runs.offers.calls.update({START: found.start, STOP: found.stop})
+        found.offer_methods(runs.offers)
         try:
             yield Pair(asks, runs, found)
         finally:
