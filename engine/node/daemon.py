@@ -18,7 +18,6 @@ import psutil
 from starlette.routing import BaseRoute
 
 from engine import config
-from engine.bench.processor import processor_name
 from engine.cache.spec import kv_type_of
 from engine.config import is_loopback
 from engine.errors import BatonError, UnsupportedModel, UserError
@@ -30,7 +29,17 @@ from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
 from engine.node.changes import Changes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, selftest, settings, status, updates, wake
+from engine.node.control import (
+    discovery,
+    pairing,
+    permission,
+    selftest,
+    settings,
+    setup,
+    status,
+    updates,
+    wake,
+)
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -43,6 +52,7 @@ from engine.node.hosts import Host, Hosts, read_host
 from engine.node.link_doctor import LinkDoctor
 from engine.node.model_list import ModelList
 from engine.node.models.copies import Copies
+from engine.node.models.downloads import Downloads
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
@@ -55,6 +65,7 @@ from engine.node.presence import Place
 from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
 from engine.node.system.awake import Awake
+from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
 from engine.node.trust.identity import Identity, TrustStore
 from engine.node.trust.pairing_port import PairingPort
@@ -149,6 +160,7 @@ class Node:
                 self.engines.close(),
                 self.workers.close(),
                 self.copies.close(),
+                self.downloads.close(),
                 self.links.close(),
                 *(part.close() for part in parts),
                 *serving,
@@ -170,7 +182,7 @@ class Node:
             log.warning("%s", fault)
         self._key_note = self._secrets.note()
         self._trust = TrustStore(identity_dir(settings.identity))
-        self._processor = await asyncio.to_thread(processor_name)
+        self._computer = await asyncio.to_thread(read_computer)
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
         self._make_network()
@@ -179,6 +191,7 @@ class Node:
         self._make_changes()
         self._offer()
         self._node_changed = self.news.add("node", self._describe)
+        self.news.add("computer", lambda: msgspec.to_builtins(self._computer))
         self._paired = {peer.node_id for peer in self.peers.all()}
         self.peers.on_change(self._on_book)
 
@@ -263,6 +276,9 @@ class Node:
             self.shelf,
             self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
+        )
+        self.downloads = Downloads(
+            on_change=add("downloads", lambda: self.downloads.snapshot()), on_model=self.shelf.refresh
         )
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
@@ -571,7 +587,7 @@ class Node:
         measured = self._reports.snapshot()
         engines = [engine.model.model_id for engine in self.engines.all() if engine.is_ready]
         return read_host(
-            device=measured["device"] or self._processor,
+            device=measured["device"] or self._computer.gpu or self._computer.processor,
             gpu_bytes=measured["memory"]["gpu_bytes"],
             loaded={*engines, *self.workers.models},
         )
@@ -608,16 +624,8 @@ class Node:
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
     parts = (
-        status,
-        pairing,
-        discovery,
-        permission,
-        link_control,
-        models_control,
-        wake,
-        updates,
-        settings,
-        selftest,
+        *(status, pairing, discovery, permission, link_control, selftest),
+        *(models_control, wake, updates, settings, setup),
     )
     return [route for part in parts for route in part.routes()]
 
