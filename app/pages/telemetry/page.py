@@ -40,8 +40,9 @@ _MOVE_EVERY_MS = 250
 # What is painted anew for each event: several that come together are painted once.
 _PAINT_AFTER_MS = 50
 
-_NARROW = 820
-_FACTS_A_ROW = 3
+_NARROW = 900
+_FACTS_A_ROW = 4
+_FACTS_A_NARROW_ROW = 3
 
 
 class TelemetryPage(Page):
@@ -54,7 +55,7 @@ class TelemetryPage(Page):
         self._chosen: tuple[str, str] | None = None
         self._follows_newest = True
         self._asked_for: set[str] = set()
-        self._facts_shown: list[Fact] = []
+        self._facts_shown: tuple[list[Fact], int] = [], 0
         self._export = Button(self.tr("Export"), kind="quiet", icon="download")
         self._export.setMenu(self._export_menu())
         self._requests = RequestsList()
@@ -100,7 +101,7 @@ class TelemetryPage(Page):
         head.setContentsMargins(20, MEDIUM, 0, TINY)
         side.setLayout(column(head, self._requests, spacing=0))
         self._side = side
-        scrolled = Scrolled(self._made_live(), self._made_request(), None, margin=LARGE, spacing=LARGE)
+        scrolled = Scrolled(self._made_request(), self._made_live(), None, margin=LARGE, spacing=LARGE)
         body = QWidget()
         body.setLayout(row(side, scrolled, spacing=0))
         body.layout().setStretch(1, 1)  # type: ignore[union-attr]
@@ -276,9 +277,10 @@ class TelemetryPage(Page):
             self._tag.say(self.tr("waits"))
 
     def _show_facts(self, found: list[Fact]) -> None:
-        if found == self._facts_shown:
+        a_row = _FACTS_A_NARROW_ROW if self.width() < _NARROW else _FACTS_A_ROW
+        if (found, a_row) == self._facts_shown:
             return
-        self._facts_shown = found
+        self._facts_shown = found, a_row
         clear(self._facts)
         for number, fact in enumerate(found):
             parts: list[QWidget] = [Text(fact.name, size="caption", tone="faint")]
@@ -287,9 +289,9 @@ class TelemetryPage(Page):
                 parts.append(Text(fact.note, size="caption", tone="soft", wrap=True))
             told = QWidget()
             told.setLayout(column(*parts, None, spacing=2))
-            self._facts.addWidget(told, number // _FACTS_A_ROW, number % _FACTS_A_ROW)
+            self._facts.addWidget(told, number // a_row, number % a_row)
         for place in range(_FACTS_A_ROW):
-            self._facts.setColumnStretch(place, 1)
+            self._facts.setColumnStretch(place, int(place < a_row))
 
     def _ask_for_layers(self, record: Record) -> None:
         """The engine knows the layers of its last requests; of those that ran before the window looked as well."""
@@ -315,7 +317,7 @@ class TelemetryPage(Page):
         ledger = self._feeds.ledgers.get(model)
         sides = sides_of(self.context, model)
         self._model.setText(model or self.tr("no model is loaded"))
-        self._slots.show_slots(ledger.slots if ledger else [], (sides.worker_hue, sides.decoder_hue))
+        self._slots.show_slots(ledger.slots if ledger else [], sides)
 
     def _show_cable(self) -> None:
         if not self.isVisible():
@@ -354,6 +356,7 @@ class TelemetryPage(Page):
         super().resizeEvent(event)
         is_narrow = self.width() < _NARROW
         self._side.setFixedWidth(208 if is_narrow else 248)
-        way = QBoxLayout.Direction.TopToBottom if self.width() < 900 else QBoxLayout.Direction.LeftToRight
+        way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)
+            self._paint.start()

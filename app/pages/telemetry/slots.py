@@ -8,10 +8,9 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from app.look.measures import LARGE, SMALL
 from app.telemetry import figures
 from app.telemetry.ledger import Slot
-from app.widgets.basics import Text, row
+from app.telemetry.sides import Sides
+from app.widgets.basics import Text, column, row
 from app.widgets.feedback import Dot, Meter
-
-_COLUMNS = 5
 
 
 class SlotsTable(QWidget):
@@ -31,18 +30,17 @@ class SlotsTable(QWidget):
             self.tr("Cached"),
             self.tr("Speed"),
         )
-        for column, head in enumerate(heads):
+        for place, head in enumerate(heads):
             text = Text(head, size="caption", tone="faint", strong=True)
-            text.setAlignment(_side(column))
-            self._grid.addWidget(text, 0, column)
+            text.setAlignment(_side(place))
+            self._grid.addWidget(text, 0, place)
         self._rows: list[_Row] = []
 
-    def show_slots(self, slots: list[Slot], hues: tuple[str, str]) -> None:
-        """`hues` are the worker's and the decoder's."""
+    def show_slots(self, slots: list[Slot], sides: Sides) -> None:
         while len(self._rows) < len(slots):
             self._rows.append(_Row(self._grid, len(self._rows) + 1))
         for index, line in enumerate(self._rows):
-            line.show_slot(slots[index] if index < len(slots) else None, hues)
+            line.show_slot(slots[index] if index < len(slots) else None, sides)
 
 
 class _Row:
@@ -58,20 +56,20 @@ class _Row:
         self._speed = Text()
         state, progress = QWidget(), QWidget()
         state.setLayout(row(self._dot, self._state, None))
-        progress.setLayout(row(self._meter, self._progress))
-        progress.layout().setStretch(0, 1)  # type: ignore[union-attr]
+        progress.setLayout(column(self._progress, self._meter, spacing=2))
+        progress.setMinimumHeight(28)
         self._widgets = (self._number, state, progress, self._cached, self._speed)
-        for column, widget in enumerate(self._widgets):
+        for place, widget in enumerate(self._widgets):
             if isinstance(widget, Text):
-                widget.setAlignment(_side(column))
-            grid.addWidget(widget, index, column)
+                widget.setAlignment(_side(place))
+            grid.addWidget(widget, index, place)
 
-    def show_slot(self, slot: Slot | None, hues: tuple[str, str]) -> None:
+    def show_slot(self, slot: Slot | None, sides: Sides) -> None:
         for widget in self._widgets:
             widget.setVisible(slot is not None)
         if slot is None:
             return
-        words, hue = describe(slot, hues)
+        words, hue = describe(slot, sides)
         is_idle = slot.state == "idle"
         self._number.setText(str(slot.number))
         self._dot.show_tone(hue, filled=not is_idle)
@@ -86,16 +84,16 @@ class _Row:
         self._speed.set_tone("faint" if slot.tokens_per_s is None else "")
 
 
-def describe(slot: Slot, hues: tuple[str, str]) -> tuple[str, str]:
+def describe(slot: Slot, sides: Sides) -> tuple[str, str]:
     """What it does in a word or two, and the hue of who does it."""
-    worker, decoder = hues
+    worker, decoder = sides.worker_hue, sides.decoder_hue
     known = {
         "idle": (_tr("idle"), "text_faint"),
-        "restoring": (_tr("bringing a prefix"), decoder),
-        "prefill_local": (_tr("prefills here"), decoder),
-        "prefill_remote": (_tr("prefilled remotely"), worker),
-        "decode": (_tr("decodes"), decoder),
-        "releasing": (_tr("letting go"), "warning"),
+        "restoring": (_tr("restoring"), decoder),
+        "prefill_local": (_tr("prefill: {}").format(sides.decoder), decoder),
+        "prefill_remote": (_tr("prefill: {}").format(sides.worker), worker),
+        "decode": (_tr("decode"), decoder),
+        "releasing": (_tr("releasing"), "warning"),
     }
     return known.get(slot.state, (slot.state.replace("_", " "), "text_faint"))
 

@@ -352,7 +352,7 @@ class WaterfallView(QWidget):
         self._paint_names(painter)
         self._paint_axis(painter, view)
         painter.save()
-        painter.setClipRect(QRectF(_GUTTER, 0, self._width + _RIGHT, self.height()))
+        painter.setClipRect(QRectF(_GUTTER, 0, self._width, self.height()))
         painter.translate(_GUTTER, 0)
         self._paint_tail(painter, shown, view)
         for lane in self._lanes:
@@ -364,8 +364,9 @@ class WaterfallView(QWidget):
                 "decode": self._paint_decode,
             }[lane.kind]
             paint(painter, shown, view, lane)
-        self._paint_marks(painter, shown, view)
         self._paint_chosen(painter, view)
+        painter.setClipping(False)
+        self._paint_marks(painter, shown, view)
         painter.restore()
         if self.hasFocus():
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
