@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,7 @@ from app.bridge import Bridge
 from app.node.client import NodeClient
 from app.preferences import Preferences
 from app.state import NodeState
+from app.telemetry.feeds import Feeds
 
 if TYPE_CHECKING:
     from app.widgets.feedback import Action
@@ -38,6 +40,11 @@ class Context:
     data: Path
     command: tuple[str, ...]
     shell: Shell = field(init=False)
+
+    @cached_property
+    def feeds(self) -> Feeds:
+        """What the engines do; they are followed from the first time that a page asks."""
+        return Feeds(self.bridge, self.client, self.state)
 
     @property
     def computer(self) -> str:

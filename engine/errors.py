@@ -24,9 +24,21 @@ The message of each is a sentence for the user: what happened and what to do. No
 sockets or torch; the borders (server, command line, wire) translate.
 """
 
+from typing import Self
+
 
 class BatonError(Exception):
-    """Base of all errors raised on purpose; `str()` of it can be shown to a user as it is."""
+    """Base of all errors raised on purpose; `str()` of it can be shown to a user as it is.
+
+    `word` is for programs, where one of them has to know just what happened.
+    """
+
+    word: str | None = None
+
+    def worded(self, word: str) -> Self:
+        """The same error, with its word."""
+        self.word = word
+        return self
 
 
 class UserError(BatonError):

@@ -12,12 +12,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.cli.progress import ProgressBar
+from engine.cli.lifetime import watch_stdin
+from engine.cli.progress import ProgressBar, ProgressLines
 from engine.errors import HostError, ModelNotFound, UserError
 from engine.files import user_path
 from engine.node.client import NodeClient
-from engine.node.models.catalogue import CatalogueModel, HubSource, load_catalogue
+from engine.node.models.catalogue import (
+    CatalogueModel,
+    HubSource,
+    load_catalogue,
+    model_id_of,
+)
 from engine.node.models.catalogue import find_model as find_entry
+from engine.node.models.hub_models import get_from_hub
 from engine.node.models.library import SOURCE_KINDS, Library
 from engine.node.models.model_folder import Folder, ToldModel, find_model, import_model, remove_model
 from engine.node.models.unfinished import (
@@ -26,6 +33,7 @@ from engine.node.models.unfinished import (
     named_unfinished,
 )
 from engine.node.presence import NoNode
+from engine.node.progress import Progress
 from engine.node.running import list_running
 from engine.paths import cache_dir
 
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   baton models list
   baton models get qwen2.5-coder-0.5b
+  baton models get Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
   baton models path smollm2-135m
   baton models inspect ./model.gguf --json
   baton models import ~/Downloads/model.gguf
@@ -59,12 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
 
     get = actions.add_parser("get", help="fetch a model and verify it")
-    get.add_argument("name", metavar="NAME", help="a name from the catalogue")
+    get.add_argument(
+        "name",
+        metavar="NAME",
+        help="a name from the catalogue, or OWNER/REPO/FILE.gguf of the Hugging Face hub",
+    )
     get.add_argument(
         "--source", choices=SOURCE_KINDS, help="where from (default: $BATON_MODEL_SOURCE, else auto)"
     )
     get.add_argument("--verify", action="store_true", help="read a model that is here already again, too")
     get.add_argument("--json", action="store_true", help="print JSON")
+    get.add_argument("--lines", action="store_true", help="print progress as lines of JSON")
+    get.add_argument("--exit-with-stdin", action="store_true", help="end when standard input does")
 
     path = actions.add_parser("path", help="print where a model's file is, or will be")
     path.add_argument("name", metavar="NAME", help="a name from the catalogue")
@@ -307,18 +322,32 @@ def _ask(question: str) -> None:
 
 
 def _get(args: argparse.Namespace) -> None:
+    if args.exit_with_stdin:
+        watch_stdin()
     library = Library()
-    model = find_entry(args.name)
-    was_here = library.has(model)
-    with ProgressBar(model.name) as progress:
-        if was_here and args.verify and not library.verify(model):
-            progress.note(f"{model.file} has changed since it was fetched, and is fetched again")
-            library.forget(model)
-        path = library.get(model, progress, args.source)
-    if args.json:
-        print(json.dumps(_describe(model, library), indent=2))
+    bar: ProgressLines | ProgressBar = ProgressLines() if args.lines else ProgressBar(args.name)
+    with bar as progress:
+        if "/" in args.name:
+            path = get_from_hub(library, _folder(library), args.name, progress)
+            about: dict[str, Any] = {"name": model_id_of(path), "path": str(path)}
+        else:
+            path, about = _get_known(args, library, progress)
+    if args.lines:
+        print(json.dumps({"model_id": about["name"]}), flush=True)
+    elif args.json:
+        print(json.dumps(about, indent=2))
     else:
         print(path)
+
+
+def _get_known(args: argparse.Namespace, library: Library, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """One of the catalogue."""
+    model = find_entry(args.name)
+    if library.has(model) and args.verify and not library.verify(model):
+        progress.note(f"{model.file} has changed since it was fetched, and is fetched again")
+        library.forget(model)
+    path = library.get(model, progress, args.source)
+    return path, _describe(model, library)
 
 
 def _path(args: argparse.Namespace) -> None:

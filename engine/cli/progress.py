@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -12,6 +13,9 @@ from engine.cli.log import tell
 
 # A log gets a line when this much more is done, and one at the end.
 _LINE_SHARE = 0.25
+
+# A program is told so often.
+_EVERY_S = 0.2
 
 # Jobs that end sooner show nothing.
 _DELAY_S = 0.5
@@ -79,6 +83,30 @@ class ProgressBar:
             return
         tell(f"{self._label}: {int(share * 100)}% of {total / 1e6:.0f} MB", sys.stderr)
         self._next_share = (share // _LINE_SHARE + 1) * _LINE_SHARE
+
+
+class ProgressLines:
+    """One job's progress as lines of JSON on standard output, for a program: bytes, now and then, and notes."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        print(json.dumps({"note": sentence}), flush=True)
+
+    def advance(self, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_s or done >= total:
+            self._next_s = now_s + _EVERY_S
+            print(json.dumps({"done_bytes": done, "total_bytes": total}), flush=True)
 
 
 def loading_bar(label: str) -> ProgressBar:

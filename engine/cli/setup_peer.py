@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.lifetime import watch_stdin
 from engine.cli.log import tell
 from engine.config import join_address
 from engine.errors import HostError, UserError
@@ -59,10 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("yes", "no"),
         help="whether paired computers may update this one; they may not until you say so",
     )
+    parser.add_argument(
+        "--batch", action="store_true", help="ask nothing: fail where ssh would want a password or a yes"
+    )
     parser.add_argument("--json", action="store_true", help="print lines of JSON")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input does")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.exit_with_stdin:
+        watch_stdin()
     jobs = {
         "USER@HOST": (args.target, _by_ssh),
         "--print-command": (args.print_command, _by_line),
@@ -80,7 +87,7 @@ def _by_ssh(args: argparse.Namespace) -> int:
     from engine.node.setup.setup_peer import SetupOptions, check_target, control_folder, run_steps, ssh_steps
 
     target = check_target(args.target)
-    options = SetupOptions(index=args.index, service=args.service, remove=args.remove)
+    options = SetupOptions(index=args.index, service=args.service, remove=args.remove, batch=args.batch)
     archive = make_archive()
     if args.dry_run:
         return _describe(args, ssh_steps(target, archive, options), archive)
@@ -143,9 +150,9 @@ def _join(args: argparse.Namespace, code: str, to: str | None) -> None:
 
 def _by_line(args: argparse.Namespace) -> int:
     from engine.node.setup.own_wheel import make_archive
-    from engine.node.setup.setup_peer import SERVE_FOR_S, Offer
+    from engine.node.setup.setup_peer import SERVE_FOR_S, Offer, own_host
 
-    offer = Offer(make_archive(), args.address or _own_host())
+    offer = Offer(make_archive(), args.address or own_host())
     try:
         _say(
             args,
@@ -154,6 +161,7 @@ def _by_line(args: argparse.Namespace) -> int:
             f"It works once, for {SERVE_FOR_S / 60:g} minutes, while this command runs. Type the code that is shown "
             "there at the end on this computer:  baton pair CODE",
             line=offer.line(),
+            works_for_s=SERVE_FOR_S,
         )
         taken_by = offer.wait()
     finally:
@@ -162,19 +170,6 @@ def _by_line(args: argparse.Namespace) -> int:
         raise UserError("nobody came for it in time: run the same again for a new line")
     _say(args, f"{taken_by} has it, and installs it", taken_by=taken_by)
     return 0
-
-
-def _own_host() -> str:
-    """The address of this computer on its best network."""
-    from engine.node.finding.segments import segments
-
-    for segment in segments():
-        for own in segment.addresses:
-            if own.ip.is_private:
-                return str(own.ip)
-    raise UserError(
-        "this computer has no address on a home network: plug the cable in, or name one with --address"
-    )
 
 
 def _update(args: argparse.Namespace) -> int:

@@ -76,6 +76,7 @@ def _of_the_cable(report: Report) -> Iterator[Finding]:
             f"{report.cable.interface}",
             why="handoffs go over the slower way, and share it with everything else",
             fix=f"{TUNE}, which gives both ends of the cable an address",
+            is_tunable=True,
         )
     elif used is not None and report.peer is None and not used.networks:
         yield Finding(
@@ -84,6 +85,7 @@ def _of_the_cable(report: Report) -> Iterator[Finding]:
             what=f"{used.name} is up and has no IPv4 address",
             why="the two computers can meet on the cable by IPv6 only, which not every program there uses",
             fix=TUNE,
+            is_tunable=True,
         )
     speed = _negotiated(report)
     if used is not None and speed is not None and speed < _FAST_MBPS:
@@ -116,6 +118,7 @@ def _of_addresses(report: Report) -> Iterator[Finding]:
             why="packets for the other computer may leave by the wrong interface, and connections then hang for good",
             fix="let `baton link tune --apply` pick addresses that nothing else here uses, or change those of "
             f"{route.interface}",
+            is_tunable=True,
         )
     peer = report.peer_interface
     shared = (
@@ -149,6 +152,7 @@ def _of_limits(report: Report, limits: HostLimits, whose: str, used: Interface |
             why=f"{held / _MIB:.1f} MiB are {held * 8 / gbps / 1e6:.1f} ms at {gbps:.1f} Gbit/s: whenever a busy "
             "computer takes longer to come back to the connection, the link stands still",
             fix=TUNE,
+            is_tunable=True,
         )
     if used is not None and used.name in limits.shared_interfaces:
         yield Finding(
@@ -193,6 +197,7 @@ def _of_mtus(report: Report) -> Iterator[Finding]:
             why=f"with {_JUMBO_MTU} the cable carries {gain:.2f} Gbit/s more, and both processors handle a sixth of "
             "the packets",
             fix=TUNE,
+            is_tunable=True,
         )
     if here is not None and there is not None and here.mtu != there.mtu:
         yield Finding(
@@ -201,6 +206,7 @@ def _of_mtus(report: Report) -> Iterator[Finding]:
             what=f"the MTU is {here.mtu} here and {there.mtu} at {peer.name}",
             why="connections take the smaller of the two, and other traffic of the larger size is lost",
             fix=TUNE,
+            is_tunable=True,
         )
 
 
@@ -221,6 +227,7 @@ def _of_mtu(report: Report, way: Direction, sender: Interface | None, where: str
             f"{sender.name} sends up to {sender.mtu}",
             why="a connection that sends larger ones hangs, at best for seconds until it gives them up",
             fix=f"set the MTU to {_passing_mtu(report)} at both ends: {TUNE}",
+            is_tunable=True,
         )
 
 
@@ -261,6 +268,7 @@ def _of_idling(way: Direction, limits: HostLimits, whose: str) -> Iterator[Findi
             if costs
             else "over a direct cable that costs next to nothing, and milliseconds wherever round trips take longer",
             fix=TUNE if limits.slow_start_after_idle else "",
+            is_tunable=bool(limits.slow_start_after_idle),
         )
 
 

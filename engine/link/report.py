@@ -20,13 +20,17 @@ class Severity(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`code` is for programs, the sentences are for people; `fix` is empty where there is nothing to do."""
+    """`code` is for programs, the sentences are for people; `fix` is empty where there is nothing to do.
+
+    `is_tunable`: the link's tuning on both computers mends it.
+    """
 
     code: str
     severity: Severity
     what: str
     why: str
     fix: str = ""
+    is_tunable: bool = False
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):

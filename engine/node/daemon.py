@@ -29,7 +29,17 @@ from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
 from engine.node.changes import Changes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, settings, status, updates, wake
+from engine.node.control import (
+    discovery,
+    pairing,
+    permission,
+    selftest,
+    settings,
+    setup,
+    status,
+    updates,
+    wake,
+)
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -38,9 +48,11 @@ from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
 from engine.node.front import Front
+from engine.node.hosts import Host, Hosts, read_host
 from engine.node.link_doctor import LinkDoctor
 from engine.node.model_list import ModelList
 from engine.node.models.copies import Copies
+from engine.node.models.downloads import Downloads
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
@@ -53,6 +65,7 @@ from engine.node.presence import Place
 from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
 from engine.node.system.awake import Awake
+from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
 from engine.node.trust.identity import Identity, TrustStore
 from engine.node.trust.pairing_port import PairingPort
@@ -126,7 +139,7 @@ class Node:
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
         parts = (
             *(self.discovery, self.shelf, self.link_doctor, self.permission, self.pairing, self.awake),
-            self.agreement,
+            *(self.agreement, self.hosts),
         )
         try:
             self._node_port = await self.links.start()
@@ -147,6 +160,7 @@ class Node:
                 self.engines.close(),
                 self.workers.close(),
                 self.copies.close(),
+                self.downloads.close(),
                 self.links.close(),
                 *(part.close() for part in parts),
                 *serving,
@@ -168,6 +182,7 @@ class Node:
             log.warning("%s", fault)
         self._key_note = self._secrets.note()
         self._trust = TrustStore(identity_dir(settings.identity))
+        self._computer = await asyncio.to_thread(read_computer)
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
         self._make_network()
@@ -176,6 +191,7 @@ class Node:
         self._make_changes()
         self._offer()
         self._node_changed = self.news.add("node", self._describe)
+        self.news.add("computer", lambda: msgspec.to_builtins(self._computer))
         self._paired = {peer.node_id for peer in self.peers.all()}
         self.peers.on_change(self._on_book)
 
@@ -261,6 +277,9 @@ class Node:
             self.identity,
             on_change=add("copies", lambda: self.copies.snapshot()),
         )
+        self.downloads = Downloads(
+            on_change=add("downloads", lambda: self.downloads.snapshot()), on_model=self.shelf.refresh
+        )
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
             find=self._find_model,
@@ -308,7 +327,7 @@ class Node:
     def _make_roles(self) -> None:
         """Who prefills and who decodes."""
         settings, node_id = self.settings, self.identity.node_id
-        self._reports = reports = Reports(
+        self._reports = Reports(
             node_id,
             self.name,
             self.shelf,
@@ -324,7 +343,7 @@ class Node:
         self.agreement = Agreement(
             node_id,
             self.shelf,
-            reports,
+            self._reports,
             self.wishes,
             links=self.links.all,
             n_ctx=settings.value(config.CTX),
@@ -333,6 +352,13 @@ class Node:
             on_change=self._on_roles,
         )
         self._roles_changed = self.news.add("roles", self.agreement.snapshot)
+        self.hosts = Hosts(
+            node_id,
+            read=self._read_host,
+            links=self.links.all,
+            paired=lambda: [peer.node_id for peer in self.peers.all()],
+            on_change=self.news.add("hosts", lambda: self.hosts.snapshot()),
+        )
 
     def _make_changes(self) -> None:
         """How settings are changed while the node runs."""
@@ -385,6 +411,7 @@ class Node:
         self.agreement.offer_methods(self.offers)
         self.front.offer_methods(self.offers)
         self.workers.offer_methods(self.offers)
+        self.hosts.offer_methods(self.offers)
 
     # what the parts are told of each other
 
@@ -428,11 +455,13 @@ class Node:
 
     def _on_roles(self) -> None:
         self._roles_changed()
+        self.hosts.look_again()
         self.workers.look_again()
         self.cluster.look_again()
 
     async def _on_link(self, link: PeerLink) -> None:
         self.agreement.greet(link)
+        self.hosts.greet(link)
         await self.wake_on_lan.learn(link)
 
     def _on_pairing(self) -> None:
@@ -444,6 +473,7 @@ class Node:
 
     def _on_engines(self) -> None:
         self._engines_changed()
+        self.hosts.look_again()
         self.cluster.look_again()
         self.changes.look_again()
         if self._preload_fault and self.engines.get(self.settings.value(config.PRELOAD) or "") is not None:
@@ -454,6 +484,7 @@ class Node:
     def _on_workers(self) -> None:
         self._workers_changed()
         self.changes.look_again()
+        self.hosts.look_again()
         self._stay_awake()
 
     def _endpoint_keys(self) -> tuple[str, ...]:
@@ -552,6 +583,15 @@ class Node:
 
     # what others are told
 
+    def _read_host(self) -> Host:
+        measured = self._reports.snapshot()
+        engines = [engine.model.model_id for engine in self.engines.all() if engine.is_ready]
+        return read_host(
+            device=measured["device"] or self._computer.gpu or self._computer.processor,
+            gpu_bytes=measured["memory"]["gpu_bytes"],
+            loaded={*engines, *self.workers.models},
+        )
+
     def _describe(self) -> dict[str, Any]:
         return {
             "node_id": self.identity.node_id,
@@ -583,7 +623,10 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates, settings)
+    parts = (
+        *(status, pairing, discovery, permission, link_control, selftest),
+        *(models_control, wake, updates, settings, setup),
+    )
     return [route for part in parts for route in part.routes()]
 
 

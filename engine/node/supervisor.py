@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ _KEPT_LINES = 20
 _MAX_LINE_BYTES = 1 << 16
 
 # What a command ends with when it was asked for what cannot be: another try would end alike.
-_EXIT_USAGE = 2
+EXIT_USAGE = 2
 
 
 class State(enum.StrEnum):
@@ -215,7 +215,7 @@ class EngineProcess:
             if self._stopping:
                 return
             log.warning("%s ended after %.1f s: %s", self.name, outcome.ran_s, outcome.reason)
-            if outcome.status == _EXIT_USAGE:
+            if outcome.status == EXIT_USAGE:
                 self._set(State.FAILED)
                 return
             if outcome.ran_s > RAN_WELL_S:
@@ -276,7 +276,7 @@ class EngineProcess:
         )
 
     async def _read_events(self, process: asyncio.subprocess.Process) -> None:
-        async for line in _lines(process.stdout):
+        async for line in whole_lines(process.stdout):
             try:
                 event = json.loads(line)
             except ValueError:
@@ -292,7 +292,7 @@ class EngineProcess:
                 self._changed.set()
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
-        async for line in _lines(process.stderr):
+        async for line in whole_lines(process.stderr):
             self._log.write(line.decode("utf-8", "replace"))
 
     async def _watch_health(self, process: asyncio.subprocess.Process) -> None:
@@ -356,7 +356,7 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _lines(stream: asyncio.StreamReader | None) -> Any:
+async def whole_lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
     """The lines that come; what is too long for one is left out."""
     if stream is None:
         return

@@ -46,7 +46,7 @@ def status_of(error: BatonError) -> int:
 
 def error_body(error: BatonError) -> dict[str, Any]:
     """The `{"error": ...}` object; for a prompt that is too long with both counts, as llama-server has it."""
-    body: dict[str, Any] = {"message": str(error), "type": "server_error", "param": None, "code": None}
+    body: dict[str, Any] = {"message": str(error), "type": "server_error", "param": None, "code": error.word}
     if isinstance(error, Refused):
         body |= {"type": error.kind}
         if isinstance(error, StillLoading):

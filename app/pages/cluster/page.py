@@ -1,11 +1,38 @@
-"""The page Cluster."""
+"""The page Cluster: both computers, the cable between them, and what to do when something is not as it should be."""
 
 from __future__ import annotations
 
-from app.context import Context
+import time
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QDialog, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
+
+from app.context import Context, is_there
+from app.look.measures import LARGE, MEDIUM, SMALL
+from app.node.faults import AppError
+from app.node.link_report import Check, checks
+from app.pages.cluster.crashes import CrashCard
+from app.pages.cluster.picture import ClusterPicture
+from app.pages.cluster.roles import AUTO, RolesCard
+from app.pages.cluster.story import Story
+from app.pages.cluster.trials import LinkTrial, SelfTest
 from app.pages.page import Page
-from app.widgets.basics import column
-from app.widgets.feedback import EmptyState
+from app.telemetry import figures
+from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row
+from app.widgets.feedback import Action, EmptyState, Question
+from app.widgets.findings import FindingCard, PlanDialog, WellCard
+
+# Of the node's state, what this page is made of.
+_PARTS = frozenset({"node", "peers", "hosts", "engines", "workers", "joins", "roles", "link", "wake"})
+
+# Times since something happened, and what flows now, go on by themselves.
+_TICK_MS = 1000
+
+_WIDTH = 960
+_NARROW = 700
 
 
 class ClusterPage(Page):
@@ -13,4 +40,312 @@ class ClusterPage(Page):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.setLayout(column(EmptyState("cluster", "Cluster", "This page is being made."), margin=0))
+        self.setAccessibleName(self.tr("Cluster"))
+        self._feeds = context.feeds
+        self._checks: list[Check] | None = None
+        self._crashes: object = None
+        self._busy_with = ""
+        self._lay_out()
+        self._ticking = QTimer(self, interval=_TICK_MS)
+        self._ticking.timeout.connect(self._tick)
+        context.state.changed.connect(self._on_part)
+        context.state.presence_changed.connect(self._show)
+        self._feeds.changed.connect(self._on_news)
+        self._show()
+
+    def shown(self) -> None:
+        self._ticking.start()
+        self._show()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._ticking.stop()
+
+    @property
+    def picture(self) -> ClusterPicture:
+        return self._picture
+
+    # how it is laid out
+
+    def _lay_out(self) -> None:
+        alone = EmptyState(
+            "cluster",
+            self.tr("One computer so far"),
+            self.tr(
+                "Join a second one by a cable: it reads long prompts for this computer, and answers begin sooner."
+            ),
+            Action(text=self.tr("Set up the other computer"), run=lambda: self.context.shell.go("setup")),
+        )
+        self._stack = QStackedWidget()
+        self._stack.addWidget(alone)
+        self._stack.addWidget(self._made_body())
+        self.setLayout(column(self._stack, margin=0, spacing=0))
+
+    def _made_body(self) -> QWidget:
+        self._picture = ClusterPicture()
+        self._away = self._made_away()
+        self._ends = QVBoxLayout()
+        self._ends.setSpacing(SMALL)
+        self._found = QVBoxLayout()
+        self._found.setSpacing(SMALL)
+        self._well: WellCard | None = None
+        self._roles = RolesCard(self._wish)
+        self._link_trial = LinkTrial(self.context)
+        self._self_test = SelfTest(self.context)
+        for card in (self._link_trial, self._self_test):
+            card.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._trials = row(self._link_trial, self._self_test, spacing=LARGE)
+        self._unpair = Button(self.tr("Unpair"), self._ask_to_unpair, kind="quiet", icon="unplug")
+        self._paired = Text(size="caption", tone="faint")
+        foot = row(self._paired, None, self._unpair, spacing=SMALL)
+        body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
+        body.column.addWidget(self._picture)
+        body.column.addWidget(self._away)
+        for part in (self._ends, self._found):
+            body.column.addLayout(part)
+        body.column.addLayout(self._trials)
+        body.column.addWidget(self._roles)
+        body.column.addLayout(foot)
+        body.column.addStretch(1)
+        return body
+
+    def _made_away(self) -> Card:
+        self._away_words = Text(strong=True, wrap=True, selectable=True)
+        self._away_advice = Text(tone="soft", wrap=True)
+        self._reconnect = Button(self.tr("Reconnect"), self._call, kind="primary")
+        self._wake = Button(self.tr("Wake it"), self._wake_it)
+        text = column(self._away_words, self._away_advice, spacing=2)
+        line = row(
+            column(1, Icon("unplug", "warning"), None, spacing=0),
+            text,
+            column(row(self._wake, self._reconnect), None, spacing=0),
+            spacing=MEDIUM,
+        )
+        line.setStretch(1, 1)
+        card = Card(tone="warning")
+        card.column.addLayout(line)
+        return card
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        narrow = self.width() < _NARROW
+        self._trials.setDirection(
+            QBoxLayout.Direction.TopToBottom if narrow else QBoxLayout.Direction.LeftToRight
+        )
+
+    # what is heard
+
+    def _on_part(self, part: str) -> None:
+        if part in _PARTS:
+            self._show()
+
+    def _on_news(self, model: str, key: str) -> None:
+        self._show_flow(self._story)
+
+    def _tick(self) -> None:
+        story = self._story
+        if self._stack.currentIndex() == 1:
+            self._show_computers(story)
+            self._show_away(story)
+
+    @property
+    def _story(self) -> Story:
+        return Story(self.context.state, self.context.peer, time.time())
+
+    # what is shown
+
+    def _show(self) -> None:
+        story = self._story
+        self._stack.setCurrentIndex(1 if self.context.peer is not None else 0)
+        if self.context.peer is None:
+            return
+        self._show_computers(story)
+        self._show_away(story)
+        self._show_crashes(story)
+        self._show_findings(story)
+        self._show_roles(story)
+        self._link_trial.show_link(self.context.state.part("link", {}))
+        self._self_test.offer(story.model, self._why_no_test(story))
+        self._paired.setText(
+            self.tr("Paired with {} · {}").format(story.peer_name, self.context.peer["fingerprint"][:16])
+        )
+
+    def _show_computers(self, story: Story) -> None:
+        self._picture.here.show_computer(story.here())
+        self._picture.peer.show_computer(story.peer())
+        self._show_flow(story)
+
+    def _show_flow(self, story: Story) -> None:
+        if self.context.peer is None:
+            return
+        cable = story.cable()
+        now = figures.rate(self._feeds.goodput_now())
+        words = self.tr("now {}").format(now) if cable.is_up else ""
+        if cable.carries:
+            words = self.tr("ceiling {} · now {}").format(cable.carries, now)
+        self._picture.show_cable(cable, words)
+        agreed = story.agreed
+        to_here = agreed is None or agreed["decode"] == story.here_id
+        self._picture.show_flow(cable.is_up and self._feeds.is_handing_over(), to_here=to_here)
+
+    def _show_away(self, story: Story) -> None:
+        words = story.away()
+        self._away.setVisible(bool(words))
+        if not words:
+            self._busy_with = ""
+            return
+        self._away_words.setText(words)
+        can_wake = story.peer_id in self.context.state.part("wake", {}).get("can_wake", ())
+        self._wake.setVisible(can_wake)
+        self._reconnect.setEnabled(not self._busy_with)
+        self._wake.setEnabled(not self._busy_with)
+        self._away_advice.setText(
+            self._busy_with
+            or self.tr(
+                "Answers go on here, and nothing is lost. Look that {} is on and awake, that Baton runs there, and "
+                "that the cable is in at both ends."
+            ).format(story.peer_name)
+        )
+
+    def _show_crashes(self, story: Story) -> None:
+        crashes = story.crashes()
+        if crashes == self._crashes:
+            return
+        self._crashes = crashes
+        clear(self._ends)
+        for crash in crashes:
+            self._ends.addWidget(CrashCard(crash, self._load))
+
+    def _show_findings(self, story: Story) -> None:
+        report = self.context.state.part("link", {}).get("report")
+        is_about_it = report is not None and (report["peer"] or {}).get("node_id") == story.peer_id
+        found = checks(report) if report is not None and is_about_it else []
+        if found == self._checks:
+            return
+        self._checks = found
+        clear(self._found)
+        well = [check for check in found if check.is_well]
+        odd = [check for check in found if not check.is_well]
+        self._picture.show_checks(len(well), sum(check.tone in ("warning", "danger") for check in odd))
+        if found:
+            self._found.addLayout(self._made_found_head(has_well=bool(well)))
+        for check in odd:
+            self._found.addWidget(
+                FindingCard(
+                    check,
+                    on_fix=lambda: self._open_plan(undo=False),
+                    on_undo=(lambda: self._open_plan(undo=True)) if check.is_tunable else None,
+                )
+            )
+        self._well = None
+        if well:
+            self._well = WellCard(well)
+            self._well.hide()
+            self._found.addWidget(self._well)
+
+    def _made_found_head(self, *, has_well: bool) -> QBoxLayout:
+        toggle = Button(self.tr("Show all checks"), kind="link")
+        toggle.setVisible(has_well)
+
+        def switch() -> None:
+            if self._well is not None:
+                self._well.setVisible(self._well.isHidden())
+                toggle.setText(
+                    self.tr("Show all checks") if self._well.isHidden() else self.tr("Show findings only")
+                )
+
+        toggle.clicked.connect(switch)
+        return row(Text(self.tr("The cable's checks"), strong=True), None, toggle)
+
+    def _show_roles(self, story: Story) -> None:
+        wishes = self.context.state.part("roles", {}).get("wishes", {})
+        wish = wishes.get(story.peer_id, {}).get("prefill", AUTO)
+        names = {story.here_id: story.here_name, story.peer_id: story.peer_name}
+        self._roles.show_roles(story.agreed, wish, names)
+
+    def _why_no_test(self, story: Story) -> str:
+        if not story.is_peer_there:
+            return self.tr("{} is away.").format(story.peer_name)
+        if not story.is_loaded:
+            return self.tr("Load a model first: it answers the same prompts both ways.")
+        if not story.is_joined:
+            return story.note_of_join() or self.tr("{} does not have the model ready yet.").format(
+                story.peer_name
+            )
+        return ""
+
+    # what is done
+
+    def _do(self, coroutine: Any, done: Callable[[Any], object] = lambda answer: None) -> None:
+        self.context.bridge.run(coroutine, done, self._on_error)
+
+    def _on_error(self, error: AppError) -> None:
+        self._busy_with = ""
+        self._show()
+        self.context.tell(error)
+
+    def _wish(self, prefill: str) -> None:
+        self._do(self.context.client.post("/roles", {"prefill": prefill}))
+
+    def _load(self, model: str) -> None:
+        self._do(self.context.client.endpoint_post("/models/load", {"model": model}))
+
+    def _call(self) -> None:
+        if (peer := self.context.peer) is None:
+            return
+        self._be_busy(self.tr("Calling {} at every address that is known of it.").format(peer["name"]))
+        self._do(self.context.client.post(f"/peers/{peer['node_id']}/call"))
+        QTimer.singleShot(5000, self, self._rest)
+
+    def _wake_it(self) -> None:
+        if (peer := self.context.peer) is None:
+            return
+        self._be_busy(self.tr("Waking {}. That takes up to a minute.").format(peer["name"]))
+        self._do(self.context.client.post(f"/peers/{peer['node_id']}/wake"), self._on_woken)
+
+    def _on_woken(self, answer: dict[str, Any]) -> None:
+        self._rest()
+        note = str(answer.get("note", ""))
+        self.context.shell.toast(note[:1].upper() + note[1:] + ".")
+
+    def _be_busy(self, words: str) -> None:
+        self._busy_with = words
+        self._show_away(self._story)
+
+    def _rest(self) -> None:
+        self._busy_with = ""
+        self._show()
+
+    def _open_plan(self, *, undo: bool) -> None:
+        dialog = PlanDialog(self, self.context, undo=undo)
+        dialog.changed.connect(self._link_trial.begin)
+        dialog.open()
+
+    def _ask_to_unpair(self) -> None:
+        peer = self.context.peer
+        if peer is None:
+            return
+        told = "" if is_there(peer) else self.tr(" It is away and cannot be told: unpair it there as well.")
+        question = Question(
+            self,
+            self.tr("Unpair {}?").format(peer["name"]),
+            self.tr(
+                "The two computers trust each other no longer, and this one answers alone. Models and chats stay. To "
+                "join them again takes a new code."
+            )
+            + told,
+            yes=self.tr("Unpair"),
+            no=self.tr("Keep it"),
+            dangerous=True,
+        )
+        question.finished.connect(
+            lambda result: self._remove(peer) if result == QDialog.DialogCode.Accepted else None
+        )
+        question.open()
+
+    def _remove(self, peer: dict[str, Any]) -> None:
+        name = peer["name"]
+        self._do(
+            self.context.client.delete(f"/peers/{peer['node_id']}"),
+            lambda answer: self.context.shell.toast(self.tr("{} is unpaired.").format(name)),
+        )

@@ -1,11 +1,48 @@
-"""The page Telemetry."""
+"""The page Telemetry: every request with its handoff, the slots, and the cable, as they happen."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFileDialog,
+    QFrame,
+    QGridLayout,
+    QMenu,
+    QSizePolicy,
+    QStackedWidget,
+    QWidget,
+)
+
 from app.context import Context
+from app.look.measures import HUGE, LARGE, MEDIUM, SMALL, TINY
 from app.pages.page import Page
-from app.widgets.basics import column
-from app.widgets.feedback import EmptyState
+from app.pages.telemetry.goodput import GoodputPlot
+from app.pages.telemetry.requests import RequestsList, entry_of
+from app.pages.telemetry.slots import SlotsTable
+from app.pages.telemetry.waterfall import WaterfallView
+from app.telemetry import figures
+from app.telemetry.decision import Fact, decision, facts
+from app.telemetry.export import as_csv, as_json
+from app.telemetry.ledger import Record
+from app.telemetry.sides import Sides, ceiling_of, sides_of
+from app.widgets.basics import Button, Card, Scrolled, Text, clear, column, row
+from app.widgets.feedback import Action, EmptyState, Tag
+
+# The plot moves a little each quarter of a second, and rests when there is nothing on it.
+_MOVE_EVERY_MS = 250
+
+# What is painted anew for each event: several that come together are painted once.
+_PAINT_AFTER_MS = 50
+
+_NARROW = 900
+_FACTS_A_ROW = 4
+_FACTS_A_NARROW_ROW = 3
 
 
 class TelemetryPage(Page):
@@ -13,4 +50,313 @@ class TelemetryPage(Page):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.setLayout(column(EmptyState("telemetry", "Telemetry", "This page is being made."), margin=0))
+        self.setAccessibleName(self.tr("Telemetry"))
+        self._feeds = context.feeds
+        self._chosen: tuple[str, str] | None = None
+        self._follows_newest = True
+        self._asked_for: set[str] = set()
+        self._facts_shown: tuple[list[Fact], int] = [], 0
+        self._export = Button(self.tr("Export"), kind="quiet", icon="download")
+        self._export.setMenu(self._export_menu())
+        self._requests = RequestsList()
+        self._slots = SlotsTable()
+        self._plot = GoodputPlot()
+        self._waterfall = WaterfallView()
+        self._lay_out()
+        self._paint = QTimer(self, singleShot=True, interval=_PAINT_AFTER_MS)
+        self._paint.timeout.connect(self._show)
+        self._moving = QTimer(self, interval=_MOVE_EVERY_MS)
+        self._moving.timeout.connect(self._show_cable)
+        self._requests.chosen.connect(self._on_chosen)
+        self._feeds.changed.connect(self._on_news)
+        self._feeds.models_changed.connect(self._paint.start)
+        context.state.changed.connect(self._on_part)
+        self._show()
+
+    def header(self) -> QWidget | None:
+        return self._export
+
+    def shown(self) -> None:
+        self._moving.start()
+        self._show()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._moving.stop()
+
+    # how it is laid out
+
+    def _lay_out(self) -> None:
+        self._empty = EmptyState("telemetry", "", "", Action(text=self.tr("Open Chat"), run=self._go_to_chat))
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self._made_body())
+        self.setLayout(column(self._stack, margin=0, spacing=0))
+
+    def _made_body(self) -> QWidget:
+        side = QFrame()
+        side.setProperty("kind", "sidebar")
+        side.setFixedWidth(232)
+        head = Text(self.tr("Requests"), size="caption", tone="faint", strong=True)
+        head.setContentsMargins(20, MEDIUM, 0, TINY)
+        side.setLayout(column(head, self._requests, spacing=0))
+        self._side = side
+        scrolled = Scrolled(self._made_request(), self._made_live(), None, margin=LARGE, spacing=LARGE)
+        body = QWidget()
+        body.setLayout(row(side, scrolled, spacing=0))
+        body.layout().setStretch(1, 1)  # type: ignore[union-attr]
+        return body
+
+    def _made_live(self) -> QWidget:
+        self._model = Text(size="caption", tone="faint")
+        slots = Card(
+            row(Text(self.tr("Slots"), strong=True), None, self._model),
+            self._slots,
+            None,
+            spacing=MEDIUM,
+        )
+        self._rate = Text(size="caption", tone="soft")
+        cable = Card(
+            row(Text(self.tr("The cable"), strong=True), None, self._rate),
+            self._plot,
+            spacing=SMALL,
+        )
+        for card, share in ((slots, 4), (cable, 3)):
+            policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+            policy.setHorizontalStretch(share)
+            card.setSizePolicy(policy)
+        live = QWidget()
+        self._live = row(slots, cable, spacing=LARGE)
+        live.setLayout(self._live)
+        live.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
+        return live
+
+    def _made_request(self) -> QWidget:
+        self._name = Text(strong=True)
+        self._tag = Tag("")
+        self._tag.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Maximum)
+        self._decision = Text(tone="soft", wrap=True, selectable=True)
+        self._views = (
+            Button(self.tr("All"), self._waterfall.see_all, kind="quiet", name=self.tr("See all of it")),
+            Button(
+                self.tr("Prefill"), self._waterfall.see_prefill, kind="quiet", name=self.tr("See the prefill")
+            ),
+            Button(self.tr("Tail"), self._waterfall.see_tail, kind="quiet", name=self.tr("See the tail")),
+        )
+        self._hint = Text(size="caption", tone="faint")
+        self._hint.setMinimumHeight(20)
+        self._waterfall.said.connect(self._say_hint)
+        self._facts = QGridLayout()
+        self._facts.setContentsMargins(0, SMALL, 0, 0)
+        self._facts.setHorizontalSpacing(HUGE)
+        self._facts.setVerticalSpacing(LARGE)
+        card = Card(
+            row(self._name, SMALL, self._tag, None, *self._views, spacing=TINY),
+            self._decision,
+            self._waterfall,
+            self._hint,
+            spacing=SMALL,
+        )
+        card.column.addLayout(self._facts)
+        self._say_hint("")
+        return card
+
+    def _say_hint(self, words: str) -> None:
+        self._hint.setText(
+            words
+            or self.tr("Point at a strip for its layer. Arrow keys step through the chunks, the wheel zooms.")
+        )
+
+    def _export_menu(self) -> QMenu:
+        menu = QMenu(self)
+        menu.addAction(self.tr("All of it, as JSON…"), lambda: self._save("json", as_json))
+        menu.addAction(self.tr("A line for each request, as CSV…"), lambda: self._save("csv", as_csv))
+        return menu
+
+    # what is heard
+
+    def _on_news(self, model: str, key: str) -> None:
+        if not self._paint.isActive():
+            self._paint.start()
+
+    def _on_part(self, part: str) -> None:
+        if part in ("link", "peers", "joins", "engines", "workers"):
+            self._paint.start()
+
+    def _on_chosen(self, model: str, key: str) -> None:
+        self._follows_newest = self._requests.requests.row_of(key) == 0
+        self._choose(model, key)
+
+    # what is shown
+
+    def _show(self) -> None:
+        records = self._feeds.records()
+        self._export.setEnabled(bool(records))
+        if not records:
+            self._say_nothing_yet()
+            return
+        if self._stack.currentIndex() == 0:
+            self._stack.setCurrentIndex(1)
+        entries = []
+        for model, key, record in records:
+            sides = sides_of(self.context, model)
+            entries.append(entry_of(model, key, record, sides))
+        is_known = self._chosen is not None and any(self._chosen == (model, key) for model, key, _ in records)
+        if self._follows_newest or not is_known:
+            model, key, _ = records[0]
+            self._requests.show_entries(entries, key)
+            self._choose(model, key)
+        else:
+            assert self._chosen is not None
+            self._requests.show_entries(entries, self._chosen[1])
+            self._show_record(anew=False)
+        self._show_slots()
+        self._show_cable()
+
+    def _say_nothing_yet(self) -> None:
+        self._stack.setCurrentIndex(0)
+        if self._feeds.models:
+            self._empty.say(
+                self.tr("Nothing was asked yet"),
+                self.tr(
+                    "Ask something, and you see here where its prompt is prefilled and how the cache comes over."
+                ),
+            )
+        else:
+            self._empty.say(
+                self.tr("No model is loaded"),
+                self.tr(
+                    "Each request is drawn here as it runs: who prefills, what crosses the cable, how long it takes."
+                ),
+            )
+
+    def _go_to_chat(self) -> None:
+        self.context.shell.go("chat")
+
+    def _choose(self, model: str, key: str) -> None:
+        anew = self._chosen != (model, key)
+        self._chosen = model, key
+        self._show_record(anew=anew)
+
+    @property
+    def _record(self) -> Record | None:
+        if self._chosen is None:
+            return None
+        model, key = self._chosen
+        return self._feeds.ledgers[model].records.get(key)
+
+    def _show_record(self, *, anew: bool) -> None:
+        record = self._record
+        if record is None or self._chosen is None:
+            return
+        sides = sides_of(self.context, self._chosen[0])
+        ceiling = ceiling_of(self.context)
+        self._waterfall.show_record(record, sides, ceiling, anew=anew)
+        picture = self._waterfall.picture
+        self._name.setText(self.tr("{} tokens").format(figures.count(record.told["n_prompt_tokens"])))
+        self._show_tag(record, sides)
+        self._decision.setText(decision(record, sides.worker, sides.decoder))
+        self._show_facts(facts(record, sides.worker, sides.decoder, picture.limit_ms if picture else None))
+        self._views[1].setEnabled(record.told["prefilled_ms"] is not None)
+        self._views[2].setVisible(record.is_remote)
+        self._views[2].setEnabled(self._waterfall.has_tail)
+        if record.lacks_layers and record.is_over:
+            self._ask_for_layers(record)
+
+    def _show_tag(self, record: Record, sides: Sides) -> None:
+        told = record.told
+        if told["outcome"] == "failed":
+            self._tag.say(self.tr("failed"), "danger")
+        elif told["fallback"]:
+            self._tag.say(self.tr("given up by {}").format(sides.worker), "warning")
+        elif record.is_remote:
+            self._tag.say(self.tr("prefilled on {}").format(sides.worker), sides.worker_hue)
+        elif told["route"] is not None:
+            self._tag.say(self.tr("prefilled on {}").format(sides.decoder), sides.decoder_hue)
+        else:
+            self._tag.say(self.tr("waits"))
+
+    def _show_facts(self, found: list[Fact]) -> None:
+        a_row = _FACTS_A_NARROW_ROW if self.width() < _NARROW else _FACTS_A_ROW
+        if (found, a_row) == self._facts_shown:
+            return
+        self._facts_shown = found, a_row
+        clear(self._facts)
+        for number, fact in enumerate(found):
+            parts: list[QWidget] = [Text(fact.name, size="caption", tone="faint")]
+            parts.append(Text(fact.value, tone=fact.tone, strong=True, selectable=True, wrap=True))
+            if fact.note:
+                parts.append(Text(fact.note, size="caption", tone="soft", wrap=True))
+            told = QWidget()
+            told.setLayout(column(*parts, None, spacing=2))
+            self._facts.addWidget(told, number // a_row, number % a_row)
+        for place in range(_FACTS_A_ROW):
+            self._facts.setColumnStretch(place, int(place < a_row))
+
+    def _ask_for_layers(self, record: Record) -> None:
+        """The engine knows the layers of its last requests; of those that ran before the window looked as well."""
+        assert self._chosen is not None
+        model, key = self._chosen
+        if key in self._asked_for:
+            return
+        self._asked_for.add(key)
+
+        def show(timeline: dict[str, Any]) -> None:
+            self._feeds.ledgers[model].add_detail(key, timeline)
+            if self._chosen == (model, key):
+                self._show_record(anew=False)
+
+        asking = self.context.client.endpoint_get(f"/requests/{record.request_id}", model=model)
+        # What it has forgotten is drawn without its layers.
+        self.context.bridge.run(asking, show, lambda error: None)
+
+    def _show_slots(self) -> None:
+        model = self._chosen[0] if self._chosen else ""
+        if model not in self._feeds.models:
+            model = next(iter(self._feeds.models), "")
+        ledger = self._feeds.ledgers.get(model)
+        sides = sides_of(self.context, model)
+        self._model.setText(model or self.tr("no model is loaded"))
+        self._slots.show_slots(ledger.slots if ledger else [], sides)
+
+    def _show_cable(self) -> None:
+        if not self.isVisible():
+            return
+        now_s, ceiling = self._feeds.now_s, ceiling_of(self.context)
+        ledger = self._feeds.ledgers.get(self._chosen[0]) if self._chosen else None
+        series = ledger.goodput.series(now_s) if ledger else []
+        self._plot.show_series(series, ceiling)
+        now = self.tr("now {}").format(figures.rate(self._feeds.goodput_now()))
+        self._rate.setText(now + (self.tr(" of {}").format(figures.rate(ceiling)) if ceiling else ""))
+
+    # export
+
+    def _save(self, ending: str, written: Callable[[list[tuple[str, Record]]], str]) -> None:
+        name, _ = QFileDialog.getSaveFileName(
+            self, self.tr("Export requests"), str(Path.home() / f"baton-requests.{ending}"), f"*.{ending}"
+        )
+        if name:
+            self.export_to(Path(name), written)
+
+    def export_to(self, file: Path, written: Callable[[list[tuple[str, Record]]], str]) -> None:
+        """Write all requests there, and say so."""
+        records = [(model, record) for model, _, record in self._feeds.records()]
+        try:
+            file.write_text(written(records), "utf-8", newline="")
+        except OSError as error:
+            self.context.shell.toast(
+                self.tr("{} cannot be written: {}. Choose another folder.").format(
+                    file.name, error.strerror or error
+                )
+            )
+            return
+        self.context.shell.toast(self.tr("{} requests are in {}.").format(len(records), file.name))
+
+    def resizeEvent(self, event: Any) -> None:
+        super().resizeEvent(event)
+        is_narrow = self.width() < _NARROW
+        self._side.setFixedWidth(208 if is_narrow else 248)
+        way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
+        if self._live.direction() is not way:
+            self._live.setDirection(way)
+            self._paint.start()

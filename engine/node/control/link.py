@@ -13,6 +13,7 @@ from starlette.routing import Route
 from engine.errors import InvalidRequest
 from engine.link.report import Report
 from engine.link.tune import MAX_MTU, MIN_MTU
+from engine.link.tuning import what_undo_does
 from engine.node.control.asked import asked_of
 from engine.node.control.lines import Items, lines
 from engine.node.link_doctor import LinkDoctor
@@ -37,6 +38,7 @@ def routes() -> list[Route]:
         Route("/link/probe", _probe, methods=["POST"]),
         Route("/link/tune", _plan),
         Route("/link/tune", _tune, methods=["POST"]),
+        Route("/link/tune/undo", _undo),
     ]
 
 
@@ -82,8 +84,16 @@ async def _plan(request: Request) -> Response:
     return JSONResponse(preview)
 
 
+async def _undo(request: Request) -> Response:
+    """The steps that would put back what tuning has changed here; none where nothing is in force."""
+    return JSONResponse({"steps": await asyncio.to_thread(what_undo_does)})
+
+
 async def _tune(request: Request) -> Response:
-    """Apply the plan or undo it; the system asks the person at this computer first. All steps that were done."""
+    """Apply the plan or undo it; the system asks the person at this computer first. One line: all that was done."""
     asked = await asked_of(request, _TuneAsked)
-    steps = await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)
-    return JSONResponse({"steps": steps})
+
+    async def work() -> Items:
+        yield {"steps": await _doctor(request).tune(asked.action, interface=asked.interface, mtu=asked.mtu)}
+
+    return lines(work())

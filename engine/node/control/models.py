@@ -16,6 +16,10 @@ from starlette.routing import Route
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
 from engine.node.control.asked import asked_of
 from engine.node.control.lines import Items, lines
+from engine.node.models.catalogue import find_model as find_entry
+from engine.node.models.catalogue import load_catalogue
+from engine.node.models.hub_models import parse_hub_name
+from engine.node.models.library import Library
 from engine.node.models.model_folder import ToldModel
 from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Silent
@@ -32,6 +36,12 @@ class _Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     model: ModelName
     to: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class _Get(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name of the catalogue, or OWNER/REPO/FILE.gguf of the Hugging Face hub."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,11 +68,15 @@ class _Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def routes() -> list[Route]:
     return [
         Route("/models", _models),
+        Route("/models/catalogue", _catalogue),
+        Route("/models/get", _get, methods=["POST"]),
         Route("/models/send", _send, methods=["POST"]),
         Route("/models/import", _import, methods=["POST"]),
         Route("/models/measure", _measure, methods=["POST"]),
         Route("/models/unload", _unload, methods=["POST"]),
         Route("/models/{model:path}", _remove, methods=["DELETE"]),
+        Route("/downloads", _downloads),
+        Route("/downloads/{download}", _stop_download, methods=["DELETE"]),
         Route("/copies", _copies),
         Route("/copies/{copy}", _cancel, methods=["DELETE"]),
         Route("/roles", _roles),
@@ -86,6 +100,56 @@ async def _models_of(link: PeerLink) -> dict[str, Any]:
     except BatonError as error:
         return {**about, "problem": str(error)}
     return {**about, "models": msgspec.to_builtins(models)}
+
+
+async def _catalogue(request: Request) -> Response:
+    """What can be had by name; whether it is here, too."""
+    library = Library()
+    known = load_catalogue().values()
+    here = await asyncio.to_thread(lambda: {model.name for model in known if library.has(model)})
+    return JSONResponse(
+        [
+            {
+                "name": model.name,
+                "title": model.title,
+                "architecture": model.architecture,
+                "quantization": model.quantization,
+                "licence": model.licence,
+                "size_bytes": model.size_bytes,
+                "here": model.name in here,
+            }
+            for model in known
+        ]
+    )
+
+
+async def _get(request: Request) -> Response:
+    """Lines: the fetch as it goes on. Who goes away ends nothing; asked again, it is followed, or resumed."""
+    asked = await asked_of(request, _Get)
+    if "/" in asked.model:
+        parse_hub_name(asked.model)
+    else:
+        find_entry(asked.model)
+    downloads = request.app.state.node.downloads
+    download = downloads.start(asked.model)
+
+    async def steps() -> Items:
+        async with contextlib.aclosing(downloads.follow(download)) as followed:
+            async for each in followed:
+                yield each.snapshot()
+
+    return lines(steps())
+
+
+async def _downloads(request: Request) -> Response:
+    return JSONResponse(request.app.state.node.downloads.snapshot())
+
+
+async def _stop_download(request: Request) -> Response:
+    """End a fetch; what has come is kept for the next try."""
+    download = request.path_params["download"]
+    request.app.state.node.downloads.cancel(download)
+    return JSONResponse({"cancelled": download})
 
 
 async def _send(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Waking a paired computer, as the control API has it."""
+"""Calling and waking a paired computer that is away, as the control API has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from engine.server.json import JSONResponse
 
 
 def routes() -> list[Route]:
-    return [Route("/peers/{peer:path}/wake", _wake, methods=["POST"])]
+    return [
+        Route("/peers/{peer:path}/call", _call, methods=["POST"]),
+        Route("/peers/{peer:path}/wake", _wake, methods=["POST"]),
+    ]
+
+
+async def _call(request: Request) -> Response:
+    """`peer` is a name or id: try its addresses now, and not when its turn comes. What comes of it is in the state."""
+    node = request.app.state.node
+    peer = node.peers.named(request.path_params["peer"])
+    node.links.look_again(at_once=True)
+    return JSONResponse({"calling": peer.name})
 
 
 async def _wake(request: Request) -> Response:

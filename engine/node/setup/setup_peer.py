@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from engine.errors import HostError, PeerError, PeerUnreachable, UserError
+from engine.node.finding.segments import segments
 from engine.node.setup.own_wheel import Archive
 
 # The user and host that ssh is given: what it would take for an option, or a shell for more than a word, is none.
@@ -59,11 +60,12 @@ class RemoteRefused(PeerError):
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions:
-    """What the installer is told; `index` is one more package index."""
+    """What the installer is told; `index` is one more package index. With `batch` ssh asks its user nothing."""
 
     index: str | None = None
     service: bool = False
     remove: bool = False
+    batch: bool = False
 
     def words(self) -> tuple[str, ...]:
         words = ("--json",)
@@ -97,6 +99,8 @@ def ssh_steps(
     """Send the archive, then run it. `control` is a folder for ssh's socket: the second call needs no password then."""
     words: tuple[str, ...] = ("ssh", "-o", f"ConnectTimeout={_CONNECT_TIMEOUT_S}")
     words += ("-o", f"ServerAliveInterval={_ALIVE_EVERY_S}")
+    if options.batch:
+        words += ("-o", "BatchMode=yes")
     if control is not None:
         words += ("-o", "ControlMaster=auto", "-o", f"ControlPath={control}/%C", "-o", "ControlPersist=10")
     words += ("--", check_target(target))
@@ -175,6 +179,17 @@ def _lines(stream: IO[bytes] | None) -> Iterator[dict[str, Any]]:
             said = json.loads(line)
             if isinstance(said, dict):
                 yield said
+
+
+def own_host() -> str:
+    """The address of this computer on its best network. Raises UserError where it is on none."""
+    for segment in segments():
+        for own in segment.addresses:
+            if own.ip.is_private:
+                return str(own.ip)
+    raise UserError(
+        "this computer has no address on a home network: plug the cable in, or name one with --address"
+    ).worded("no_address")
 
 
 # What is run over there. In double quotes for every shell, and so without any inside.

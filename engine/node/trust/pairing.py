@@ -211,7 +211,7 @@ def parse_code(text: str) -> str:
         raise InvalidRequest(
             f"{text[:40]!r} is no code: one has {CODE_DIGITS} digits, as `baton pair` shows them on the other computer",
             param="code",
-        )
+        ).worded("no_code")
     return digits
 
 
@@ -242,7 +242,7 @@ class Patience:
         if self.wait_s:
             raise InvalidRequest(
                 f"a wrong code was tried just now: the next one can be shown or typed in {int(self.wait_s) + 1} s"
-            )
+            ).worded("wait")
 
 
 class Exchange:
@@ -455,7 +455,7 @@ class Exchange:
         self.reason = reason
         self.error = _error(
             reason, self.side, told=told, versions=(self._baton, self.peer_baton), peer=self.peer
-        )
+        ).worded(reason.value)
 
 
 class _Keys:

@@ -182,7 +182,7 @@ class PairingPort:
         offer: Offer | None = None
         while offer is not self._offer:
             offer = self._offer
-            self._end(offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
+            self._end(offer, _withdrawn())
             if offer is not None:
                 await asyncio.gather(*offer.tasks, *offer.callers, return_exceptions=True)
 
@@ -267,7 +267,7 @@ class PairingPort:
 
     async def _expire(self, offer: Offer) -> None:
         await asyncio.sleep(max(0.0, offer.ends_at_s - self._clock()))
-        self._end(offer, InvalidRequest("nobody typed the code in five minutes: show a new one (baton pair)"))
+        self._end(offer, _expired())
 
     def _end(self, offer: Offer | None, outcome: Paired | BatonError) -> None:
         """The first end counts; whoever else is calling is told that the code is spent."""
@@ -396,12 +396,22 @@ def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
     listener.close()
 
 
+def _withdrawn() -> InvalidRequest:
+    return InvalidRequest("the code was withdrawn: show a new one (baton pair)").worded("withdrawn")
+
+
+def _expired() -> InvalidRequest:
+    return InvalidRequest("nobody typed the code in five minutes: show a new one (baton pair)").worded(
+        "expired"
+    )
+
+
 def _none_found() -> InvalidRequest:
     return InvalidRequest(
         "no computer that shows a code was found: run `baton pair` there, or name its address, for example "
         "--to 192.168.1.20",
         param="to",
-    )
+    ).worded("none_found")
 
 
 def _with_port(address: str) -> str:
@@ -416,13 +426,13 @@ def _unreachable(address: str, error: OSError | UnicodeError) -> BatonError:
         return InvalidRequest(
             f"{address}: there is no computer of that name; take an address that `baton pair` shows on the other one",
             param="to",
-        )
+        ).worded("no_such_name")
     if isinstance(error, ConnectionRefusedError):
         return PeerUnreachable(
             f"no code is shown at {address}: run `baton pair` on that computer first, then type its code here"
-        )
+        ).worded("no_code_shown")
     why = "nothing answers there" if isinstance(error, TimeoutError) else error.strerror or str(error)
     return PeerUnreachable(
         f"{address} cannot be reached ({why}): check the cable, and whether a firewall is in the way. Either computer "
         "may show the code: run `baton pair` on this one, and type its code on the other"
-    )
+    ).worded("unreachable")

@@ -16,6 +16,7 @@ from engine.link.privileged import Order
 from engine.link.tune import Plan, Sysctls
 from engine.link.tuning import Preview
 from engine.node import link_doctor
+from engine.node.control import link as link_control
 from engine.node.control.app import build_control_app
 from engine.node.control.link import routes
 from engine.node.link_doctor import LinkDoctor
@@ -91,7 +92,12 @@ def test_a_helper_that_was_not_allowed_is_told(
 
     monkeypatch.setattr(link_doctor, "run_helper", run_helper)
     refused = client.post("/link/tune", json={"action": "apply"})
-    assert refused.status_code == 500 and refused.json()["error"]["message"] == "nothing was changed"
+    assert refused.json()["error"]["message"] == "nothing was changed"
+
+
+def test_what_undoing_would_do_is_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_control, "what_undo_does", lambda: ("write it back",))
+    assert client.get("/link/tune/undo").json() == {"steps": ["write it back"]}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,6 @@ def test_what_cannot_be_asked_is_refused(
     assert planned == []
 
 
-@pytest.mark.parametrize("path", ["/link", "/link/tune"])
+@pytest.mark.parametrize("path", ["/link", "/link/tune", "/link/tune/undo"])
 def test_without_the_token_nothing_is_told(client: TestClient, path: str) -> None:
     assert client.get(path, headers={"Authorization": "Bearer another"}).status_code == 401

@@ -1,0 +1,95 @@
+"""Who prefills and who decodes: why, what each way would take, and a way to have it otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QGridLayout, QWidget
+
+from app.look.measures import HUGE, MEDIUM, SMALL
+from app.node.link_report import sentence
+from app.telemetry import figures
+from app.widgets.basics import Card, Text, clear, row
+from app.widgets.controls import Segments
+
+AUTO = "auto"
+
+
+class RolesCard(Card):
+    """`on_wish` is called with the id of who is to prefill, or "auto"."""
+
+    def __init__(self, on_wish: Callable[[str], object]) -> None:
+        self._head = Text(strong=True)
+        self._reason = Text(tone="soft", wrap=True, selectable=True)
+        self._place = row(spacing=0)
+        self._table = QGridLayout()
+        self._table.setHorizontalSpacing(HUGE)
+        self._table.setVerticalSpacing(SMALL)
+        self._table.setColumnStretch(0, 1)
+        self._on_wish = on_wish
+        self._segments: Segments | None = None
+        self._shown: object = None
+        super().__init__(row(self._head, None, self._place), self._reason, spacing=MEDIUM)
+        self.column.addLayout(self._table)
+        self._head.setText(self.tr("Roles"))
+
+    def show_roles(self, agreed: dict[str, Any] | None, wish: str, names: dict[str, str]) -> None:
+        """`names` by id, this computer first; `wish` is what was asked for."""
+        shown = (agreed, wish, names)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        self._show_wish(wish, names)
+        clear(self._table)
+        if agreed is None:
+            self._reason.setText(
+                self.tr("Roles are agreed on for each model that both computers have. Copy one in Models.")
+            )
+            return
+        words = sentence(agreed["reason"])
+        self._reason.setText(words if words.startswith(agreed["model"]) else f"{agreed['model']}: {words}")
+        self._show_ways(agreed, names)
+
+    def _show_wish(self, wish: str, names: dict[str, str]) -> None:
+        choices = [(AUTO, self.tr("Fastest way"))]
+        choices += [(node_id, self.tr("{} prefills").format(name)) for node_id, name in names.items()]
+        clear(self._place)
+        self._segments = Segments(choices, name=self.tr("Roles"))
+        self._segments.show_value(wish)
+        self._segments.chosen.connect(self._on_wish)
+        self._place.addWidget(self._segments)
+
+    def _show_ways(self, agreed: dict[str, Any], names: dict[str, str]) -> None:
+        heads = (
+            self.tr("{} tokens, answer of {}").format(
+                figures.count(agreed["prompt_tokens"]), figures.count(agreed["answer_tokens"])
+            ),
+            self.tr("First token"),
+            self.tr("In all"),
+        )
+        for place, head in enumerate(heads):
+            self._put(0, place, Text(head, size="caption", tone="faint", strong=True))
+        for line, way in enumerate(agreed["ways"], 1):
+            is_it = (way["prefill"], way["decode"]) == (
+                agreed["prefill"] or agreed["decode"],
+                agreed["decode"],
+            )
+            who = [names.get(way[role], "?") for role in ("prefill", "decode")]
+            words = (
+                self.tr("{} alone").format(who[0]) if who[0] == who[1] else self.tr("{} → {}").format(*who)
+            )
+            self._put(line, 0, Text(f"✓ {words}" if is_it else words, strong=is_it))
+            if way["obstacle"]:
+                self._put(line, 1, Text(self.tr("does not fit"), tone="faint"))
+                continue
+            for place, name in enumerate(("first_token_s", "total_s"), 1):
+                took = way[name]
+                text = figures.duration(took * 1000) if took is not None else self.tr("not measured")
+                self._put(line, place, Text(text, strong=is_it, tone="" if took is not None else "faint"))
+
+    def _put(self, line: int, place: int, text: QWidget) -> None:
+        if place and isinstance(text, Text):
+            text.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._table.addWidget(text, line, place)

@@ -1,0 +1,124 @@
+"""Follows every loaded model's engine, and writes its ledger. On the GUI thread; pages listen to `changed`.
+
+Of a computer that prefills it is the other one's engine that is followed, which knows of the whole request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.bridge import Bridge, Job
+from app.node.client import NodeClient
+from app.node.faults import AppError
+from app.state import NodePresence, NodeState
+from app.telemetry.ledger import Ledger, Record
+
+# An engine that has just begun may not listen yet, and one that ended is told of a moment later.
+_AGAIN_AFTER_MS = 1500
+
+
+class Feeds(QObject):
+    """`changed` names the model of which something is new, and the key of its record, or "" for slots and link.
+
+    `models_changed` is sent when an engine is followed that was not, or the other way round.
+    """
+
+    changed = Signal(str, str)
+    models_changed = Signal()
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        client: NodeClient,
+        state: NodeState,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(state)
+        self._bridge, self._client, self._state, self._clock = bridge, client, state, clock
+        self._jobs: dict[str, Job] = {}
+        self.ledgers: dict[str, Ledger] = {}
+        self._again = QTimer(self, singleShot=True, interval=_AGAIN_AFTER_MS)
+        self._again.timeout.connect(self._follow)
+        state.changed.connect(self._on_part)
+        state.presence_changed.connect(self._follow)
+        self._follow()
+
+    @property
+    def now_s(self) -> float:
+        """Unix time, as the ledgers count."""
+        return self._clock()
+
+    @property
+    def models(self) -> list[str]:
+        """Those that are followed now."""
+        return list(self._jobs)
+
+    def records(self) -> list[tuple[str, str, Record]]:
+        """Model, key and record of every request, the newest first."""
+        found = [
+            (model, key, record)
+            for model, ledger in self.ledgers.items()
+            for key, record in ledger.records.items()
+        ]
+        return sorted(found, key=lambda item: item[2].asked_s, reverse=True)
+
+    def is_handing_over(self) -> bool:
+        """Whether KV is on its way over the cable just now."""
+        return any(
+            slot.state == "prefill_remote" for ledger in self.ledgers.values() for slot in ledger.slots
+        )
+
+    def goodput_now(self) -> float:
+        """Bytes a second over the cable, lately."""
+        return sum(ledger.goodput.now(self.now_s) for ledger in self.ledgers.values())
+
+    def _on_part(self, part: str) -> None:
+        if part in ("engines", "workers", "peers"):
+            self._follow()
+
+    def _follow(self) -> None:
+        wanted = self._wanted()
+        gone = [model for model in self._jobs if model not in wanted]
+        for model in gone:
+            self._jobs.pop(model).cancel()
+            self._leave(model)
+        new = [model for model in wanted if model not in self._jobs]
+        for model in new:
+            self.ledgers.setdefault(model, Ledger(model))
+            self._jobs[model] = self._bridge.stream(
+                self._client.endpoint_events(model),
+                partial(self._hear, model),
+                partial(self._ended, model),
+                partial(self._ended, model),
+            )
+        if gone or new:
+            self.models_changed.emit()
+
+    def _wanted(self) -> set[str]:
+        """Models with an engine that can be asked, here or on the computer that this one prefills for."""
+        if self._state.presence is not NodePresence.THERE:
+            return set()
+        here = {each["model"] for each in self._state.part("engines", []) if each["state"] == "ready"}
+        there = {each["model"] for each in self._state.part("workers", []) if each["link"].get("connected")}
+        return here | there
+
+    def _hear(self, model: str, event: tuple[str, dict[str, Any]]) -> None:
+        name, data = event
+        if "error" in data and name == "message":
+            return  # how a stream ends that cannot go on; its end follows
+        key = self.ledgers[model].hear(name, data, self._clock())
+        self.changed.emit(model, key)
+
+    def _ended(self, model: str, why: AppError | None) -> None:
+        if self._jobs.pop(model, None) is not None:
+            self._leave(model)
+            self._again.start()
+
+    def _leave(self, model: str) -> None:
+        self.ledgers[model].leave(self.tr("its engine ended"))
+        self.changed.emit(model, "")

@@ -1,0 +1,332 @@
+"""What one engine does, folded from its `/events`: slots, requests with their chunks and layers, and the cable's rate.
+
+Plain data and no clock of its own: `now_s` is Unix time and comes in with each event. What an event says holds, however
+often it is heard. Knows nothing of Qt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+# Requests that are kept of one engine while the window lives: days of chats, in some megabytes.
+MAX_RECORDS = 500
+
+# Requests whose layers are kept: 57 chunks with 64 layers take a megabyte, of others they are asked for again.
+MAX_WITH_LAYERS = 32
+
+# The cable's rate is kept for so long, in steps of this.
+SERIES_S = 60
+STEP_S = 0.25
+
+# Over so long a slot's speed is taken: the engine tells of tokens twice a second.
+_SPEED_S = 2.5
+
+_ANSWERED = ("first_token_ms", "last_token_ms", "ended_ms")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """How one layer of a chunk came: moments in ms since its request was asked."""
+
+    layer: int
+    queued_ms: float | None
+    first_ms: float
+    last_ms: float
+    n_bytes: int
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        took_ms = self.last_ms - self.first_ms
+        return self.n_bytes * 1000 / took_ms if took_ms > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Positions [first, stop) of a prompt; as docs/endpoint.md has it."""
+
+    first: int
+    stop: int
+    remote: bool
+    at_ms: float
+    compute_ms: float
+    computed_ms: float | None
+    n_bytes: int = 0
+    layers: tuple[Layer, ...] = ()
+
+    @property
+    def n_tokens(self) -> int:
+        return self.stop - self.first
+
+    @property
+    def began_ms(self) -> float | None:
+        return None if self.computed_ms is None else self.computed_ms - self.compute_ms
+
+
+@dataclass(kw_only=True, slots=True)
+class Record:
+    """One request. `told` is its timeline without chunks, as it was told last; `chunks` by their first position."""
+
+    request_id: str
+    told: dict[str, Any]
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+
+    @property
+    def asked_s(self) -> float:
+        """Unix time."""
+        return float(self.told["asked"])
+
+    @property
+    def state(self) -> str:
+        return str(self.told["state"])
+
+    @property
+    def is_over(self) -> bool:
+        return self.state == "ended"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the worker was asked for any of it."""
+        return self.told["handoff"] is not None
+
+    @property
+    def in_order(self) -> list[Chunk]:
+        return [self.chunks[first] for first in sorted(self.chunks)]
+
+    @property
+    def has_layers(self) -> bool:
+        return any(chunk.layers for chunk in self.chunks.values())
+
+    @property
+    def lacks_layers(self) -> bool:
+        """Whether the engine may still know more of it than has been heard."""
+        return any(chunk.remote and not chunk.layers for chunk in self.chunks.values())
+
+    @property
+    def span_ms(self) -> float:
+        """From its asking to the last moment that is known."""
+        moments = [self.told.get(name) for name in ("queued_ms", "started_ms", "prefilled_ms", *_ANSWERED)]
+        moments += [chunk.at_ms for chunk in self.chunks.values()]
+        return max((float(moment) for moment in moments if moment is not None), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """One slot, with the tokens a second of what it does now; None where that is not known yet."""
+
+    number: int
+    state: str
+    n_ctx: int
+    n_cached: int
+    n_prompt: int
+    n_processed: int
+    n_decoded: int
+    prefill: str | None
+    request_id: str | None
+    tokens_per_s: float | None = None
+
+    @property
+    def progress(self) -> float:
+        """Of the prompt, 0 to 1."""
+        return min(1.0, self.n_processed / self.n_prompt) if self.n_prompt else 0.0
+
+
+class Goodput:
+    """Bytes that came over the cable in the last minute, in steps of a quarter of a second."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, float] = {}
+
+    def add(self, begin_s: float, end_s: float, n_bytes: int) -> None:
+        """`n_bytes` came evenly between two moments."""
+        first, last = int(begin_s // STEP_S), int(end_s // STEP_S)
+        took_s = end_s - begin_s
+        for step in range(first, last + 1):
+            inside_s = min(end_s, (step + 1) * STEP_S) - max(begin_s, step * STEP_S)
+            part = inside_s / took_s if took_s > 0 else 1.0
+            self._steps[step] = self._steps.get(step, 0.0) + part * n_bytes
+
+    def series(self, now_s: float) -> list[tuple[float, float]]:
+        """Seconds before now (from -60 to 0) and bytes a second, a point for each step."""
+        self._forget(now_s)
+        last = int(now_s // STEP_S)
+        first = last - round(SERIES_S / STEP_S)
+        return [
+            (step * STEP_S - now_s, self._steps.get(step, 0.0) / STEP_S) for step in range(first + 1, last)
+        ]
+
+    def now(self, now_s: float, over_s: float = 1.0) -> float:
+        """Bytes a second, lately. What is on its way is told with its chunk, so that it comes late by one."""
+        last = int(now_s // STEP_S)
+        n_steps = round(over_s / STEP_S)
+        return sum(self._steps.get(step, 0.0) for step in range(last - n_steps, last)) / over_s
+
+    def is_empty(self, now_s: float) -> bool:
+        self._forget(now_s)
+        return not self._steps
+
+    def _forget(self, now_s: float) -> None:
+        oldest = int((now_s - SERIES_S) // STEP_S)
+        for step in [step for step in self._steps if step < oldest]:
+            del self._steps[step]
+
+
+class Ledger:
+    """Of one model's engine. `hear` its events in their order."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.slots: list[Slot] = []
+        self.worker: dict[str, Any] = {}
+        self.goodput = Goodput()
+        self.records: dict[str, Record] = {}
+        self._live: dict[str, str] = {}
+        self._counts: dict[int, deque[tuple[float, str, int]]] = {}
+
+    def hear(self, name: str, data: dict[str, Any], now_s: float) -> str:
+        """Take an event in; the key of the record that it changed, or ""."""
+        match name:
+            case "snapshot":
+                self._begin(data, now_s)
+            case "request":
+                return self._told(data)
+            case "chunk":
+                return self._chunk(data, now_s)
+            case "slots":
+                self._slots(data["slots"], now_s)
+            case "link":
+                self.worker = data
+        return ""
+
+    def leave(self, why: str) -> None:
+        """The engine is not there any more: nothing more comes of what it was doing."""
+        self.slots, self.worker = [], {}
+        self._counts.clear()
+        for key in self._live.values():
+            record = self.records.get(key)
+            if record is not None and not record.is_over:
+                record.told = {**record.told, "state": "ended", "outcome": "failed", "error": why}
+        self._live.clear()
+
+    def newest_first(self) -> list[tuple[str, Record]]:
+        return sorted(self.records.items(), key=lambda item: item[1].asked_s, reverse=True)
+
+    def add_detail(self, key: str, timeline: dict[str, Any]) -> None:
+        """What `/requests/ID` says: all chunks with their layers."""
+        record = self.records.get(key)
+        if record is not None:
+            self._add_chunks(record, timeline["chunks"])
+            self._spare_layers(key)
+
+    # what each event means
+
+    def _begin(self, snapshot: dict[str, Any], now_s: float) -> None:
+        self.worker = snapshot["worker"]
+        there = {timeline["id"] for timeline in snapshot["requests"]}
+        if not there >= self._live.keys():
+            self._live = {number: key for number, key in self._live.items() if number in there}
+        for timeline in snapshot["requests"]:
+            self._told(timeline)
+        self._slots(snapshot["slots"], now_s)
+
+    def _told(self, timeline: dict[str, Any]) -> str:
+        told = {name: value for name, value in timeline.items() if name != "chunks"}
+        key = f"{told['asked']:.3f} {told['id']}"
+        record = self.records.get(key)
+        if record is None:
+            record = self.records[key] = Record(request_id=told["id"], told=told)
+            self._forget_oldest()
+        record.told = told
+        self._live[told["id"]] = key
+        self._add_chunks(record, timeline.get("chunks", ()))
+        return key
+
+    def _chunk(self, data: dict[str, Any], now_s: float) -> str:
+        key = self._live.get(data["id"], "")
+        record = self.records.get(key)
+        if record is None:
+            return ""
+        is_known = data["first"] in record.chunks and record.chunks[data["first"]].layers
+        self._add_chunks(record, [data])
+        told = record.told
+        told["n_prompt_tokens_processed"] = max(told["n_prompt_tokens_processed"], data["stop"])
+        if not is_known:
+            for layer in record.chunks[data["first"]].layers:
+                begin_s, end_s = (
+                    record.asked_s + moment / 1000 for moment in (layer.first_ms, layer.last_ms)
+                )
+                # The engine's clock and its computer's wall clock may part while a request runs.
+                self.goodput.add(min(begin_s, now_s), min(end_s, now_s), layer.n_bytes)
+            self._spare_layers(key)
+        return key
+
+    def _add_chunks(self, record: Record, told: Iterable[dict[str, Any]]) -> None:
+        for each in told:
+            chunk = _chunk_of(each)
+            known = record.chunks.get(chunk.first)
+            if known is not None and not chunk.layers and known.stop == chunk.stop:
+                chunk = replace(chunk, layers=known.layers)
+            record.chunks[chunk.first] = chunk
+
+    def _spare_layers(self, kept: str) -> None:
+        """Of all but the newest, and the one that is looked at."""
+        held = [key for key, record in self.records.items() if record.has_layers and key != kept]
+        for key in held[: max(0, len(held) - MAX_WITH_LAYERS + 1)]:
+            record = self.records[key]
+            record.chunks = {first: replace(chunk, layers=()) for first, chunk in record.chunks.items()}
+
+    def _forget_oldest(self) -> None:
+        while len(self.records) > MAX_RECORDS:
+            del self.records[min(self.records, key=lambda key: self.records[key].asked_s)]
+
+    def _slots(self, told: list[dict[str, Any]], now_s: float) -> None:
+        self.slots = [self._slot(each, now_s) for each in told]
+
+    def _slot(self, told: dict[str, Any], now_s: float) -> Slot:
+        number, state = told["id"], told["state"]
+        is_decoding = state == "decode"
+        n_done = told["n_decoded"] if is_decoding else told["n_prompt_tokens_processed"]
+        counts = self._counts.setdefault(number, deque())
+        if counts and (counts[-1][1] != state or counts[-1][2] > n_done):
+            counts.clear()
+        counts.append((now_s, state, n_done))
+        while counts[0][0] < now_s - _SPEED_S and len(counts) > 2:
+            counts.popleft()
+        since_s = now_s - counts[0][0]
+        is_busy = is_decoding or state.startswith("prefill")
+        return Slot(
+            number=number,
+            state=state,
+            n_ctx=told["n_ctx"],
+            n_cached=told["n_cached_tokens"],
+            n_prompt=told["n_prompt_tokens"],
+            n_processed=told["n_prompt_tokens_processed"],
+            n_decoded=told["n_decoded"],
+            prefill=told["prefill"],
+            request_id=told["id_task"],
+            tokens_per_s=(n_done - counts[0][2]) / since_s if is_busy and since_s > 0 else None,
+        )
+
+
+def _chunk_of(told: dict[str, Any]) -> Chunk:
+    return Chunk(
+        first=told["first"],
+        stop=told["stop"],
+        remote=told["prefill"] == "remote",
+        at_ms=told["at_ms"],
+        compute_ms=told["compute_ms"],
+        computed_ms=told["computed_ms"],
+        n_bytes=told["bytes"],
+        layers=tuple(
+            Layer(
+                layer=layer["layer"],
+                queued_ms=layer["queued_ms"],
+                first_ms=layer["first_byte_ms"],
+                last_ms=layer["last_byte_ms"],
+                n_bytes=layer["bytes"],
+            )
+            for layer in told.get("layers", ())
+        ),
+    )

@@ -1,0 +1,154 @@
+"""Models that are fetched for the user: which, how far each is, and what went wrong. They go on without a window.
+
+Each is a process of its own (`baton models get`), which keeps what has come for the next try; to ask for the same again
+resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import BatonError, HostError, InvalidRequest
+from engine.node.own_words import said_by
+
+# Fetches that are kept in memory after their end, for whoever looks.
+_KEPT = 16
+
+# More at a time would only share the line to the internet.
+MAX_RUNNING = 4
+
+Said = Callable[..., AsyncGenerator[dict[str, Any], None]]
+
+
+@dataclass(kw_only=True)
+class Download:
+    """One fetch, running or over. `state` is running, done, failed or cancelled; `problem` says why it failed.
+
+    `model` is a name of the catalogue or OWNER/REPO/FILE of the hub; `total_bytes` is 0 until it is known. `model_id`
+    is what it is called once it is here.
+    """
+
+    download_id: str
+    model: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    state: str = "running"
+    problem: str = ""
+    note: str = ""
+    model_id: str = ""
+    since_s: float = field(default_factory=time.time)
+    error: BatonError | None = None
+    task: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "id": self.download_id,
+            "model": self.model,
+            "model_id": self.model_id,
+            "done_bytes": self.done_bytes,
+            "total_bytes": self.total_bytes,
+            "state": self.state,
+            "problem": self.problem,
+            "note": self.note,
+            "since": self.since_s,
+        }
+
+
+class Downloads:
+    """`on_change` is called when the snapshot has changed, `on_model` when a model has come."""
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None],
+        on_model: Callable[[], Awaitable[None]],
+        said: Said = said_by,
+    ) -> None:
+        self._on_change = on_change
+        self._on_model = on_model
+        self._said = said
+        self._downloads: dict[str, Download] = {}
+
+    async def close(self) -> None:
+        running = [each.task for each in self._downloads.values() if each.task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [each.snapshot() for each in self._downloads.values()]
+
+    def start(self, model: str) -> Download:
+        """Fetch a model, or give the fetch of it that runs. Raises InvalidRequest where too many run."""
+        running = [each for each in self._downloads.values() if each.state == "running"]
+        for each in running:
+            if each.model == model:
+                return each
+        if len(running) >= MAX_RUNNING:
+            raise InvalidRequest(f"{MAX_RUNNING} models are being fetched already: wait for one of them")
+        over = [each for each in self._downloads.values() if each.state != "running"]
+        for old in [each for each in over if each.model == model] + over[: -_KEPT or None]:
+            self._downloads.pop(old.download_id, None)
+        download = Download(download_id=secrets.token_hex(8), model=model)
+        self._downloads[download.download_id] = download
+        download.task = asyncio.create_task(self._fetch(download), name=f"fetch {model}")
+        self._on_change()
+        return download
+
+    async def follow(self, download: Download) -> AsyncGenerator[Download, None]:
+        """The fetch, again and again as it goes on, the last time when it is done. To close it ends nothing.
+
+        Raises what the fetch failed with, or InvalidRequest where it was cancelled.
+        """
+        while True:
+            yield download
+            if download.state != "running":
+                break
+            await download.changed.wait()
+        if download.error is not None:
+            raise download.error
+        if download.state == "cancelled":
+            raise InvalidRequest(
+                f"fetching {download.model} was stopped; what has come is kept for the next try"
+            ).worded("cancelled")
+
+    def cancel(self, download_id: str) -> None:
+        """End a fetch; what came of it is kept for another try. Raises InvalidRequest when there is none."""
+        download = self._downloads.get(download_id)
+        if download is None or download.task is None or download.state != "running":
+            raise InvalidRequest(f"nothing is being fetched as {download_id[:32]!r}")
+        download.task.cancel()
+
+    async def _fetch(self, download: Download) -> None:
+        try:
+            async for said in self._said("models", "get", download.model, "--lines", "--exit-with-stdin"):
+                self._hear(download, said)
+            await self._on_model()
+            download.state = "done"
+        except BatonError as error:
+            download.state, download.problem, download.error = "failed", str(error), error
+        except asyncio.CancelledError:
+            download.state = "cancelled"
+        finally:
+            if download.state == "running":
+                mistake = HostError("a mistake of Baton's own: its log has the details")
+                download.state, download.problem, download.error = "failed", str(mistake), mistake
+            self._tell(download)
+
+    def _hear(self, download: Download, said: dict[str, Any]) -> None:
+        download.done_bytes = int(said.get("done_bytes", download.done_bytes))
+        download.total_bytes = int(said.get("total_bytes", download.total_bytes))
+        download.note = str(said.get("note", download.note))
+        download.model_id = str(said.get("model_id", download.model_id))
+        self._tell(download)
+
+    def _tell(self, download: Download) -> None:
+        waiting, download.changed = download.changed, asyncio.Event()
+        waiting.set()
+        self._on_change()
