@@ -78,7 +78,7 @@ class InstallView(QWidget):
             Text(self.tr("Or over ssh"), size="title"),
             Text(
                 self.tr(
-                    "If `ssh` gets there from this computer without asking for a password, Baton does all of it."
+                    "If ssh gets there from this computer without asking for a password, Baton does all of it."
                 ),
                 tone="soft",
                 wrap=True,

@@ -56,6 +56,7 @@ def memory_of(computer: dict[str, Any]) -> float:
 
 def rows(library: dict[str, Any], catalogue: list[dict[str, Any]], *, memory_bytes: float) -> list[ModelRow]:
     """First what both have, then what is here, there, and in the catalogue alone; the small ones first."""
+    titles = {entry["name"]: entry["title"] for entry in catalogue}
     found = {model["id"]: _row(model, memory_bytes, here=True) for model in library["here"]["models"]}
     digests = {model["digest"]: model["id"] for model in library["here"]["models"] if model["digest"]}
     for peer in library["peers"]:
@@ -83,7 +84,8 @@ def rows(library: dict[str, Any], catalogue: list[dict[str, Any]], *, memory_byt
         for entry in catalogue
         if not entry["here"] and entry["name"] not in found
     ]
-    return sorted([*found.values(), *known], key=_order)
+    named = [replace(model, title=titles.get(model.name, model.title)) for model in found.values()]
+    return sorted([*named, *known], key=_order)
 
 
 def _row(told: dict[str, Any], memory_bytes: float, *, here: bool) -> ModelRow:

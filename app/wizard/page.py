@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
 
 from app.context import Context
@@ -81,6 +81,7 @@ class WizardPage(Page):
         around.addWidget(inner, 1000)
         around.addStretch(1)
         foot.setLayout(around)
+        foot.setFixedHeight(64)
         self.setLayout(column(head, dots, self._stack, Line(), foot, spacing=0))
         self.layout().setStretch(2, 1)  # type: ignore[union-attr]
 
@@ -149,12 +150,23 @@ class WizardPage(Page):
             scrolled.setFocusPolicy(Qt.FocusPolicy.NoFocus)
             self._stack.addWidget(scrolled)
         view = self._views[step]
+        view.set_air(self._air)
         scroll = _scroll_of(view)
         scroll.verticalScrollBar().setValue(0)
         self._stack.setCurrentWidget(scroll)
         view.show_step()
         self.refresh()
         self.setFocus()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._step is not None:
+            self._view.set_air(self._air)
+
+    @property
+    def _air(self) -> int:
+        """Above the title, where there is room for it."""
+        return 40 if self.height() >= 720 else 0
 
     def refresh(self) -> None:
         if self._step is None:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QSizePolicy, QSpacerItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSpacerItem, QVBoxLayout, QWidget
 
 from app.bridge import Job
 from app.context import Context
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.widgets.basics import Text, column
 from app.wizard.course import Memory, Step
-
-_AIR = 48
 
 
 class Guide(Protocol):
@@ -62,11 +60,15 @@ class StepView(QWidget):
         self._sentence = Text(tone="soft", wrap=True)
         self.body: QVBoxLayout = column(spacing=MEDIUM)
         whole = column(self._title, SMALL, self._sentence, LARGE, self.body, None, spacing=0)
-        # Where there is room, the title does not stick to the top.
-        air = QSpacerItem(0, _AIR, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Maximum)
-        whole.insertSpacerItem(0, air)
+        self._air = QSpacerItem(0, 0)
+        whole.insertSpacerItem(0, self._air)
         self.setLayout(whole)
         context.state.changed.connect(self._on_changed)
+
+    def set_air(self, px: int) -> None:
+        """Room above the title."""
+        self._air.changeSize(0, px)
+        self.layout().invalidate()  # type: ignore[union-attr]
 
     def say(self, title: str, sentence: str) -> None:
         self._title.setText(title)

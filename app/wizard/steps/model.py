@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout
 
 from app.bridge import Job
 from app.context import Context
@@ -211,11 +212,11 @@ class _ModelCard(Card):
         line = row(Icon("models", "local" if model.here else "text_soft", 24), words, spacing=MEDIUM)
         line.setStretch(1, 1)
         if model.here and model.peers:
-            line.addWidget(Tag(self.tr("on both"), "local"))
+            self._tag(line, self.tr("on both"), "local")
         elif model.here:
-            line.addWidget(Tag(self.tr("here"), "local"))
+            self._tag(line, self.tr("here"), "local")
         elif model.peers:
-            line.addWidget(Tag(self.tr("on {}").format(model.peers[0]), "peer"))
+            self._tag(line, self.tr("on {}").format(model.peers[0]), "peer")
         if model.is_usable and peer and not model.peers:
             self._action = Button(
                 self.tr("Copy to {}").format(peer),
@@ -235,6 +236,9 @@ class _ModelCard(Card):
         self._transfer.hide()
         self.column.addLayout(line)
         self.column.addWidget(self._transfer)
+
+    def _tag(self, line: QHBoxLayout, text: str, tone: str) -> None:
+        line.addWidget(Tag(text, tone), 0, Qt.AlignmentFlag.AlignVCenter)
 
     def begin(self) -> None:
         if self._action is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.bridge import Job
@@ -51,6 +51,8 @@ class PairStep(StepView):
         self._code.expired.connect(lambda: self._show_fault("expired", ""))
         self._where = Text(tone="soft", wrap=True)
         self._addresses = Text(size="caption", tone="faint", wrap=True, selectable=True)
+        for text in (self._where, self._addresses):
+            text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         return _box(self._code, self._where, self._addresses)
 
     def _make_typing(self) -> QWidget:
@@ -159,13 +161,15 @@ class PairStep(StepView):
             self._code.show_code(said["code"], float(said["expires_in_s"]), _LIFETIME_S)
             there = self._there or self.tr("the other computer")
             self._where.setText(
-                self.tr("Type it on {}: open Baton there, choose “Type the code from there”.").format(there)
-                + " "
-                + self.tr("In a terminal it is  baton pair {}").format(said["code"])
+                self.tr("Type it on {}: open Baton there, and choose “Type the code from there”.").format(
+                    there
+                )
             )
             addresses = ", ".join(said["addresses"])
-            self._addresses.setText(self.tr("If it asks for this computer’s address: {}").format(addresses))
-            self._addresses.setVisible(bool(addresses))
+            hints = [self.tr("In a terminal there: baton pair {}").format(said["code"])]
+            if addresses:
+                hints.append(self.tr("This computer’s address, if it is not found: {}").format(addresses))
+            self._addresses.setText("\n".join(hints))
         elif "paired" in said:
             self._on_paired(said)
 

@@ -25,12 +25,11 @@ class PermissionStep(StepView):
         self._words = Text(wrap=True, selectable=True)
         self._steps = column(spacing=TINY)
         self._pane = Button(self.tr("Open System Settings"), self._open_pane, icon="external")
-        self._again = Button(self.tr("Check again"), self._check, icon="refresh")
         line = row(column(1, self._icon, None, spacing=0), self._words, spacing=MEDIUM)
         line.setStretch(1, 1)
         self._verdict.column.addLayout(line)
         self._verdict.column.addLayout(self._steps)
-        self._verdict.column.addLayout(row(self._pane, self._again, None, spacing=SMALL))
+        self._verdict.column.addLayout(row(self._pane, None, spacing=SMALL))
         self.body.addLayout(row(None, self._picture, None))
         self.body.addWidget(self._verdict)
         application = cast(QGuiApplication, QGuiApplication.instance())
@@ -48,6 +47,8 @@ class PermissionStep(StepView):
     def choice(self) -> Choice:
         if self._is_settled:
             return Choice(text=self.tr("Continue"))
+        if self._permission.get("state") == "denied" or self._has_asked:
+            return Choice(text=self.tr("Check again"), run=self._check)
         return Choice(text=self.tr("Ask now"), run=self._ask)
 
     def other(self) -> Choice | None:
@@ -69,10 +70,15 @@ class PermissionStep(StepView):
         self._words.setText(self._permission.get("sentence", ""))
         clear(self._steps)
         for number, step in enumerate(self._permission.get("steps", ()), 1):
-            self._steps.addWidget(Text(f"{number}.  {step}", tone="soft", wrap=True))
+            line = row(
+                column(Text(f"{number}.", tone="soft"), None),
+                Text(step, tone="soft", wrap=True),
+                spacing=SMALL,
+            )
+            line.setStretch(1, 1)
+            self._steps.addLayout(line)
         self._picture.setVisible(not is_denied and not self._is_settled)
         self._pane.setVisible(is_denied)
-        self._again.setVisible(is_denied or (self._has_asked and not self._is_settled))
         self._verdict.setVisible(self._has_asked or self._is_settled or is_denied)
 
     def _say_for(self, state: str) -> None:
@@ -110,6 +116,7 @@ class PermissionStep(StepView):
     def _check(self) -> None:
         self.run(self.context.client.post("/permission/check"))
         self.refresh()
+        self.guide.refresh()
 
     def _open_pane(self) -> None:
         if url := self._permission.get("settings_url"):

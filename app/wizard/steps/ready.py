@@ -55,7 +55,7 @@ class ReadyStep(StepView):
                     agreed["model"] if agreed else (models[0] if models else self.tr("none yet")),
                 ),
                 (self.tr("Other computer"), self._about(peer)),
-                (self.tr("For programs"), self.context.client.endpoint),
+                (self.tr("For programs"), f"{self.context.client.endpoint}/v1"),
             ]
         )
 

@@ -33,8 +33,7 @@ class RolesStep(StepView):
         self._wish_place = row()
         self._measure = Button(self.tr("Measure now"), self._on_measure, icon="bolt")
         self._note = Text(tone="soft", wrap=True)
-        measuring = row(self._measure, self._note, spacing=MEDIUM)
-        measuring.setStretch(1, 1)
+        measuring = row(self._measure, self._note, None, spacing=MEDIUM)
         self.body.addWidget(self._picture)
         self.body.addWidget(self._reason)
         self.body.addWidget(self._facts)
@@ -92,7 +91,7 @@ class RolesStep(StepView):
                 )
             )
             return
-        self._why.setText(sentence(agreed["reason"]))
+        self._why.setText(f"{agreed['reason']}.")
         self._icon.show_icon("check" if not agreed["is_wish"] else "info", "local")
         self._facts.show_facts(self._measured(agreed, names))
 
