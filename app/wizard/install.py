@@ -197,9 +197,8 @@ class _ReadyCard(Card):
         super().__init__(tone="peer", padding=MEDIUM)
         self._candidate: Candidate | None = None
         self._words = Text(strong=True)
-        button = Button(
-            self.tr("Pair"), lambda: self._candidate and step.choose(self._candidate), kind="primary"
-        )
+        self._step = step
+        button = Button(self.tr("Pair"), self._on_pair, kind="primary")
         self.column.addLayout(row(Dot("peer"), self._words, None, button, spacing=LARGE))
         self.hide()
 

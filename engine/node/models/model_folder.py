@@ -54,7 +54,7 @@ class LocalModel:
     spec: ModelSpec | None = None
     weight_bytes: int = 0
 
-    def needed_bytes(self, *, n_ctx: int, n_slots: int) -> int:
+    def needed_bytes(self, *, n_ctx: int, n_slots: int, kv_type: KVType = KVType.BF16) -> int:
         """Memory that an engine takes with so many slots: the weights as they are in the file, and the cache.
 
         A dense copy of the weights, for prefill, is made only where there is room for it. 0 for one that cannot be run.
@@ -62,7 +62,7 @@ class LocalModel:
         if self.spec is None:
             return 0
         n_ctx = min(n_ctx, self.spec.context_length)
-        cache = self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots)
+        cache = self.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots)
         return self.weight_bytes + cache.total_bytes() + ENGINE_BYTES
 
     def kv_bytes_per_token(self) -> int:
