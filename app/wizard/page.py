@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
@@ -15,7 +13,7 @@ from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Button, Line, Scrolled, column, row
 from app.wizard.course import Facts, Memory, Step, course, resumed, step_after, step_before
-from app.wizard.step import Choice, StepView
+from app.wizard.step import Choice, StepView, Target
 from app.wizard.steps.cable import CableStep
 from app.wizard.steps.find import FindStep
 from app.wizard.steps.model import ModelStep
@@ -48,7 +46,7 @@ class WizardPage(Page):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.memory = Memory(context.preferences)
-        self.target: dict[str, Any] = {}
+        self.target = Target()
         self._wants_another = False
         self._step: Step | None = None
         self._views: dict[Step, StepView] = {}

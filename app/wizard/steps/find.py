@@ -14,7 +14,7 @@ from app.wizard.course import Step
 from app.wizard.found import Candidate, candidates, networks
 from app.wizard.install import InstallView
 from app.wizard.pictures import ComputersPicture
-from app.wizard.step import Choice, Guide, StepView
+from app.wizard.step import Choice, Guide, StepView, Target
 
 
 class FindStep(StepView):
@@ -41,6 +41,10 @@ class FindStep(StepView):
                 self._fault,
                 row(
                     Button(self.tr("Baton is not on it yet"), self._show_install, kind="link"),
+                    LARGE,
+                    Button(
+                        self.tr("I have a code"), lambda: self._pair(Target(shows_code=True)), kind="link"
+                    ),
                     LARGE,
                     Button(self.tr("Use this computer alone for now"), self._go_alone, kind="link"),
                     None,
@@ -128,7 +132,10 @@ class FindStep(StepView):
         self._choose(candidate)
 
     def _choose(self, candidate: Candidate) -> None:
-        self.guide.target = candidate.told
+        self._pair(Target(name=candidate.name, node_id=candidate.node_id, shows_code=candidate.shows_code))
+
+    def _pair(self, target: Target) -> None:
+        self.guide.target = target
         self.guide.go_to(Step.PAIR)
 
     def _go_alone(self) -> None:

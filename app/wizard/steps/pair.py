@@ -82,7 +82,9 @@ class PairStep(StepView):
 
     def choice(self) -> Choice | None:
         if self._paired is not None:
-            return Choice(text=self.tr("Continue"))
+            peers = self.context.state.part("peers", [])
+            is_known = any(peer["node_id"] == self._paired["node_id"] for peer in peers)
+            return Choice(text=self.tr("Continue"), is_enabled=is_known)
         if self._way.value == "type":
             return Choice(
                 text=self.tr("Pair"),
@@ -93,8 +95,9 @@ class PairStep(StepView):
 
     def show_step(self) -> None:
         self._paired = None
+        self._way.show_value("type" if self.guide.target.shows_code else "show")
         target = self.guide.target
-        self._way.show_value("type" if target.get("pairing_addresses") else "show")
+        self._address.setText("" if target.node_id else target.name)
         self._begin()
         super().show_step()
 
@@ -104,7 +107,7 @@ class PairStep(StepView):
 
     @property
     def _there(self) -> str:
-        return str(self.guide.target.get("name") or "")
+        return self.guide.target.name
 
     def _begin(self) -> None:
         """Show a new code, or wait for one to be typed."""
@@ -189,7 +192,7 @@ class PairStep(StepView):
     def _target_address(self) -> str:
         """Where the chosen computer takes a code now."""
         found = self.context.state.part("discovery", {}).get("found", [])
-        node_id = self.guide.target.get("node_id")
+        node_id = self.guide.target.node_id
         now = next((each for each in found if node_id and each["node_id"] == node_id), None)
         addresses = now["pairing_addresses"] if now is not None else []
         return str(addresses[0]) if addresses else ""

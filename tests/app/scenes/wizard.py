@@ -8,6 +8,7 @@ import msgspec
 
 from app.wizard.course import Step
 from app.wizard.page import WizardPage
+from app.wizard.step import Target
 from app.wizard.steps.cable import CableStep
 from app.wizard.steps.find import FindStep
 from app.wizard.steps.model import ModelStep
@@ -166,7 +167,7 @@ class _Scene:
         wait(lambda: view._install._line.toPlainText() or "Making" not in view._install._state.text())
         self.shot("3-install")
         self.tell(discovery={**discovery, "found": []})
-        self.page.target = SPARK
+        self.page.target = Target(name="attic", node_id=SPARK["node_id"])
         self.page.go_to(Step.PAIR)
         pairing = self.view()
         assert isinstance(pairing, PairStep)
@@ -181,6 +182,7 @@ class _Scene:
         pairing._on_paired(
             {
                 "paired": {
+                    "node_id": "d" * 32,
                     "name": "spark",
                     "fingerprint": "9f3a61c27d5e08b4" * 4,
                     "platform": "Linux aarch64",
