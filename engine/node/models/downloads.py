@@ -7,6 +7,9 @@ resumes it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,6 +18,8 @@ from typing import Any
 
 from engine.errors import BatonError, HostError, InvalidRequest
 from engine.node.own_words import said_by
+
+log = logging.getLogger(__name__)
 
 # Fetches that are kept in memory after their end, for whoever looks.
 _KEPT = 16
@@ -98,6 +103,7 @@ class Downloads:
         download = Download(download_id=secrets.token_hex(8), model=model)
         self._downloads[download.download_id] = download
         download.task = asyncio.create_task(self._fetch(download), name=f"fetch {model}")
+        download.task.add_done_callback(functools.partial(self._over, download))
         self._on_change()
         return download
 
@@ -126,20 +132,26 @@ class Downloads:
         download.task.cancel()
 
     async def _fetch(self, download: Download) -> None:
+        words = ("models", "get", download.model, "--lines", "--exit-with-stdin")
         try:
-            async for said in self._said("models", "get", download.model, "--lines", "--exit-with-stdin"):
-                self._hear(download, said)
+            async with contextlib.aclosing(self._said(*words)) as lines:
+                async for said in lines:
+                    self._hear(download, said)
             await self._on_model()
-            download.state = "done"
         except BatonError as error:
-            download.state, download.problem, download.error = "failed", str(error), error
-        except asyncio.CancelledError:
+            download.error = error
+
+    def _over(self, download: Download, task: asyncio.Task[None]) -> None:
+        """Also of one that was stopped before it had begun."""
+        if task.cancelled():
             download.state = "cancelled"
-        finally:
-            if download.state == "running":
-                mistake = HostError("a mistake of Baton's own: its log has the details")
-                download.state, download.problem, download.error = "failed", str(mistake), mistake
-            self._tell(download)
+        else:
+            if (mistake := task.exception()) is not None:
+                log.error("a mistake while fetching %s", download.model, exc_info=mistake)
+                download.error = HostError("a mistake of Baton's own: its log has the details")
+            download.state = "done" if download.error is None else "failed"
+            download.problem = str(download.error or "")
+        self._tell(download)
 
     def _hear(self, download: Download, said: dict[str, Any]) -> None:
         download.done_bytes = int(said.get("done_bytes", download.done_bytes))
