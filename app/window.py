@@ -178,7 +178,7 @@ class MainWindow(QMainWindow):
             self.banner("")
             return
         trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
-        if trouble is None:
+        if trouble is None or (trouble.remedy is Remedy.SEE_CLUSTER and self._page == "cluster"):
             self.banner("")
             return
         self.banner(self._sentence(trouble), self._way_out(trouble), tone=trouble.tone)
