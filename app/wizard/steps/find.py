@@ -45,8 +45,6 @@ class FindStep(StepView):
                     Button(
                         self.tr("I have a code"), lambda: self._pair(Target(shows_code=True)), kind="link"
                     ),
-                    LARGE,
-                    Button(self.tr("Use this computer alone for now"), self._go_alone, kind="link"),
                     None,
                 ),
             )
@@ -92,6 +90,11 @@ class FindStep(StepView):
         if self._is_installing:
             return Choice(text=self.tr("Look for it"), run=self._show_search)
         return None
+
+    def other(self) -> Choice | None:
+        if self._is_installing:
+            return None
+        return Choice(text=self.tr("Use this computer alone for now"), run=self._go_alone)
 
     def show_step(self) -> None:
         self.guide.memory.is_alone = False

@@ -215,10 +215,16 @@ class PairStep(StepView):
     def _on_error(self, error: AppError) -> None:
         self._is_joining = False
         code = error.code if isinstance(error, NodeRefused) else ""
-        self._show_fault(code, str(error))
+        if code in ("wait", "wrong_code"):
+            # How long yet is known to the node alone.
+            self.run(
+                self.context.client.get("/pairing"),
+                lambda told: self._show_fault(code, str(error), wait_s=float(told["wait_s"])),
+            )
+        else:
+            self._show_fault(code, str(error))
 
-    def _show_fault(self, code: str, message: str) -> None:
-        wait_s = float(self.context.state.part("pairing", {}).get("wait_s") or 0.0)
+    def _show_fault(self, code: str, message: str, *, wait_s: float = 0.0) -> None:
         is_typing = self._way.value == "type"
         title, sentence = pairing_fault(code, message, name=self._there, wait_s=wait_s)
         if not is_typing and code == "wrong_code":

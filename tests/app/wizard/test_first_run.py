@@ -15,6 +15,8 @@ from PySide6.QtWidgets import QLineEdit, QWidget
 from app.node.client import NodeClient
 from app.wizard.course import Memory, Step
 from app.wizard.page import WizardPage
+from app.wizard.steps.model import ModelStep
+from app.wizard.words import short_fingerprint
 from tests.app.windows import Opened, address_of, button, click, opened, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -24,6 +26,14 @@ def spark(tmp_path: Path) -> Iterator[NodeProcess]:
     """The other computer, which has no model yet."""
     with NodeProcess(tmp_path, "spark", "--port", "0", "--node-port", "0") as node:
         yield node
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No source of models answers the nodes that are started from now on."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
 
 
 @pytest.fixture
@@ -90,7 +100,8 @@ def test_from_the_first_start_to_the_chat(app: Opened, wizard: WizardPage, spark
     wait(lambda: "spark is paired" in texts(wizard))
     said = texts(wizard)
     assert "Only these two computers can read what passes between them" in said
-    assert spark.ready["fingerprint"][-4:] and "Linux" in said
+    assert short_fingerprint(spark.ready["fingerprint"]) in said
+    assert short_fingerprint(app.state.part("node")["fingerprint"]) in said
     press(app, "Continue")
     assert wizard.step is Step.CABLE
     wait(lambda: "Gb/s to spark" in texts(wizard) or "Gbit/s" in texts(wizard))
@@ -103,7 +114,7 @@ def test_from_the_first_start_to_the_chat(app: Opened, wizard: WizardPage, spark
     press(app, "Roles: spark prefills")
     wait(lambda: "spark prefills and studio decodes" in texts(wizard))
     press(app, "Continue")
-    assert "You are ready" in texts(wizard) and "spark is connected" in texts(wizard)
+    wait(lambda: "You are ready" in texts(wizard) and "spark is connected" in texts(wizard))
     press(app, "Open Chat")
     assert app.window.page_shown == "chat" and app.window._navigation.isVisible()
     assert Memory(app.context.preferences).is_over
@@ -169,10 +180,26 @@ def test_one_computer_alone(app: Opened, wizard: WizardPage) -> None:
     assert wizard.step is Step.MODEL
     wait(lambda: "SmolLM2 135M Instruct" in texts(wizard))
     press(app, "Continue")
-    assert "You are ready" in texts(wizard) and "studio answers by itself" in texts(wizard)
+    wait(lambda: "You are ready" in texts(wizard) and "studio answers by itself" in texts(wizard))
     press(app, "Back")
     press(app, "Later")
     assert app.window.page_shown == "chat"
+
+
+def test_a_model_that_cannot_be_had_now(unreachable: None, app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.MODEL)
+    press(app, "Get gemma3-270m")
+    wait(lambda: "could not be fetched" in texts(wizard))
+    # once the network is back
+    assert button(app.window, "Get gemma3-270m").isEnabled()
+
+
+def test_a_file_of_ones_own(app: Opened, wizard: WizardPage, tmp_path: Path) -> None:
+    wizard.go_to(Step.MODEL)
+    step = wizard.findChild(ModelStep)
+    assert isinstance(step, ModelStep)
+    step.import_file(str(tmp_path / "nothing.gguf"))
+    wait(lambda: "no such file" in texts(wizard))
 
 
 def test_it_goes_on_where_it_was_left(node: NodeProcess, tmp_path: Path) -> None:
