@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from enum import Enum
 from typing import Protocol
 
@@ -58,15 +58,24 @@ class Dated(Protocol):
     def updated(self) -> float: ...
 
 
-def group_of(one: Dated, today: date) -> Group:
-    """By the days of this computer's time zone."""
-    if one.pinned:
-        return Group.PINNED
-    day = datetime.fromtimestamp(one.updated).date()
-    if day >= today:
-        return Group.TODAY
-    if day == today - timedelta(days=1):
-        return Group.YESTERDAY
-    if day > today - timedelta(days=8):
-        return Group.WEEK
-    return Group.MONTH if day > today - timedelta(days=31) else Group.OLDER
+class Groups:
+    """By the days of this computer's time zone, as they are `today`."""
+
+    def __init__(self, today: date) -> None:
+        self._begins = [
+            (_begin(today - timedelta(days=days)), group)
+            for days, group in ((0, Group.TODAY), (1, Group.YESTERDAY), (7, Group.WEEK), (30, Group.MONTH))
+        ]
+
+    def group_of(self, one: Dated) -> Group:
+        if one.pinned:
+            return Group.PINNED
+        updated = one.updated
+        for begin, group in self._begins:
+            if updated >= begin:
+                return group
+        return Group.OLDER
+
+
+def _begin(day: date) -> float:
+    return datetime.combine(day, time()).timestamp()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -32,7 +31,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.chats.model import MARK_BEGIN, MARK_END, Found, Listed
-from app.chats.titles import Group, group_of
+from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
 from app.widgets.basics import Button, Text, column, row
@@ -52,14 +51,8 @@ _IS_ANSWERING = Qt.ItemDataRole.UserRole + 4
 _Index = QModelIndex | QPersistentModelIndex
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A conversation, or a header where `id` is ""."""
-
-    id: str
-    title: str
-    pinned: bool = False
-    snippet: str = ""
+# A conversation, or a header's words.
+_Row = Listed | Found | str
 
 
 class ConversationModel(QAbstractListModel):
@@ -82,22 +75,18 @@ class ConversationModel(QAbstractListModel):
             Group.MONTH: self.tr("Previous 30 days"),
             Group.OLDER: self.tr("Older"),
         }
+        groups = Groups(today)
         rows: list[_Row] = []
         last: Group | None = None
         for one in listed:
-            if (group := group_of(one, today)) is not last:
-                rows.append(_Row(id="", title=words[group]))
+            if (group := groups.group_of(one)) is not last:
+                rows.append(words[group])
                 last = group
-            rows.append(_Row(id=one.id, title=one.title, pinned=one.pinned))
+            rows.append(one)
         self._show(rows)
 
     def show_found(self, found: Sequence[Found]) -> None:
-        self._show(
-            [
-                _Row(id=one.id, title=one.title, pinned=one.pinned, snippet=_one_line(one.snippet))
-                for one in found
-            ]
-        )
+        self._show(list(found))
 
     def show_answering(self, ids: frozenset[str]) -> None:
         """Mark those that are answering just now."""
@@ -107,37 +96,42 @@ class ConversationModel(QAbstractListModel):
 
     def index_of(self, conversation_id: str) -> QModelIndex:
         """Not valid where it is not among the rows."""
-        at = (
-            next((at for at, one in enumerate(self._rows) if one.id == conversation_id), -1)
-            if conversation_id
-            else -1
-        )
-        return self.index(at) if at >= 0 else QModelIndex()
+        for at, one in enumerate(self._rows):
+            if not isinstance(one, str) and one.id == conversation_id:
+                return self.index(at)
+        return QModelIndex()
 
     def rowCount(self, parent: _Index = QModelIndex()) -> int:  # noqa: B008
         return 0 if parent.isValid() else len(self._rows)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         one = self._rows[index.row()]
+        if isinstance(one, str):
+            return one if role == Qt.ItemDataRole.DisplayRole else role == _IS_HEADER or None
         if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.EditRole):
             return one.title or self.tr("Untitled")
         if role == Qt.ItemDataRole.AccessibleTextRole:
             return self.tr("{title}, pinned").format(title=one.title) if one.pinned else one.title
         if role == Qt.ItemDataRole.ToolTipRole:
-            return one.title if one.id else None
-        values = {_ID: one.id, _IS_HEADER: not one.id, _SNIPPET: one.snippet, _IS_PINNED: one.pinned}
-        return one.id in self._answering if role == _IS_ANSWERING else values.get(role)
+            return one.title
+        if role == _ID:
+            return one.id
+        if role == _SNIPPET:
+            return _one_line(one.snippet) if isinstance(one, Found) else ""
+        if role == _IS_PINNED:
+            return one.pinned
+        return one.id in self._answering if role == _IS_ANSWERING else None
 
     def flags(self, index: _Index) -> Qt.ItemFlag:
-        if not index.isValid() or not self._rows[index.row()].id:
+        if not index.isValid() or isinstance(self._rows[index.row()], str):
             return Qt.ItemFlag.NoItemFlags
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
 
     def setData(self, index: _Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
-        title = str(value).strip()
-        if role != Qt.ItemDataRole.EditRole or not title:
+        title, one = str(value).strip(), self._rows[index.row()]
+        if role != Qt.ItemDataRole.EditRole or not title or isinstance(one, str):
             return False
-        self.renamed.emit(self._rows[index.row()].id, title)
+        self.renamed.emit(one.id, title)
         return True
 
     def _show(self, rows: list[_Row]) -> None:

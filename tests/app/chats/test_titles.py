@@ -7,7 +7,7 @@ from datetime import date, datetime
 
 import pytest
 
-from app.chats.titles import Group, group_of, title_of
+from app.chats.titles import Group, Groups, title_of
 
 
 @pytest.mark.parametrize(
@@ -56,5 +56,6 @@ class One:
 )
 def test_by_days_of_the_calendar(day: str, group: Group) -> None:
     at = datetime.fromisoformat(f"{day}T23:59:00").timestamp()
-    assert group_of(One(False, at), date(2026, 3, 15)) is group
-    assert group_of(One(True, at), date(2026, 3, 15)) is Group.PINNED
+    groups = Groups(date(2026, 3, 15))
+    assert groups.group_of(One(False, at)) is group
+    assert groups.group_of(One(True, at)) is Group.PINNED
