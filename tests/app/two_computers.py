@@ -7,17 +7,19 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from tests.app.screenshots import Stage
+from app.context import Context
+from app.state import NodePresence
 
 STUDIO, SPARK = "a" * 32, "b" * 32
 MODEL = "Qwen3.6-27B-Q4_K_XL"
 GB = 1 << 30
 
 
-def pretend(stage: Stage, **changed: Any) -> None:
-    """Show these parts of the state, and those in `changed`, and hear no more of the real node."""
-    stage.app.client.endpoint_events = _silence  # type: ignore[method-assign]
-    state = stage.app.state
+def pretend(context: Context, **changed: Any) -> None:
+    """Show these parts of the state, and those in `changed`, and hear no more of a real node."""
+    context.client.endpoint_events = _silence  # type: ignore[method-assign]
+    state = context.state
+    state._be(NodePresence.THERE)
     if state._job is not None:
         state._job.cancel()
     parts = {**parts_of(), **changed}
