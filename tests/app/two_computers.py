@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any
 
+from app.bridge import Bridge
 from app.context import Context
-from app.state import NodePresence
+from app.node.client import NodeClient
+from app.preferences import Preferences
+from app.state import NodePresence, NodeState
+from app.widgets.feedback import Action
 
 STUDIO, SPARK = "a" * 32, "b" * 32
 MODEL = "Qwen3.6-27B-Q4_K_XL"
@@ -26,6 +32,40 @@ def pretend(context: Context, **changed: Any) -> None:
     state._parts.update(parts)
     for name in parts:
         state.changed.emit(name)
+
+
+class Shell:
+    """A window's frame that only remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.went: list[str] = []
+
+    def toast(self, text: str, action: Action | None = None) -> None:
+        self.said.append(text)
+
+    def go(self, page: str) -> None:
+        self.went.append(page)
+
+
+@contextlib.contextmanager
+def two_computers(folder: Path) -> Iterator[Context]:
+    """What pages are given when nobody but us speaks for the node."""
+    bridge, client = Bridge(), NodeClient(lambda: None)
+    context = Context(
+        bridge=bridge,
+        client=client,
+        state=NodeState(bridge, client, lambda: None),
+        preferences=Preferences(folder / "window.json"),
+        data=folder / "data",
+        command=("false",),
+    )
+    context.shell = Shell()
+    try:
+        pretend(context)
+        yield context
+    finally:
+        bridge.close(client.close())
 
 
 async def _silence(model: str) -> AsyncGenerator[Any, None]:
