@@ -43,6 +43,7 @@ class ClusterPage(Page):
         self.setAccessibleName(self.tr("Cluster"))
         self._feeds = context.feeds
         self._checks: list[Check] | None = None
+        self._n_checks = 0, 0
         self._crashes: object = None
         self._busy_with = ""
         self._lay_out()
@@ -88,14 +89,13 @@ class ClusterPage(Page):
         self._ends.setSpacing(SMALL)
         self._found = QVBoxLayout()
         self._found.setSpacing(SMALL)
-        self._well: WellCard | None = None
         self._roles = RolesCard(self._wish)
         self._link_trial = LinkTrial(self.context)
         self._self_test = SelfTest(self.context)
         for card in (self._link_trial, self._self_test):
             card.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._trials = row(self._link_trial, self._self_test, spacing=LARGE)
-        self._unpair = Button(self.tr("Unpair"), self._ask_to_unpair, kind="quiet", icon="unplug")
+        self._unpair = Button(self.tr("Unpair"), self._ask_to_unpair, kind="quiet")
         self._paired = Text(size="caption", tone="faint")
         foot = row(self._paired, None, self._unpair, spacing=SMALL)
         body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
@@ -159,10 +159,10 @@ class ClusterPage(Page):
         self._stack.setCurrentIndex(1 if self.context.peer is not None else 0)
         if self.context.peer is None:
             return
+        self._show_findings(story)
         self._show_computers(story)
         self._show_away(story)
         self._show_crashes(story)
-        self._show_findings(story)
         self._show_roles(story)
         self._link_trial.show_link(self.context.state.part("link", {}))
         self._self_test.offer(story.model, self._why_no_test(story))
@@ -184,6 +184,7 @@ class ClusterPage(Page):
         if cable.carries:
             words = self.tr("ceiling {} · now {}").format(cable.carries, now)
         self._picture.show_cable(cable, words)
+        self._picture.show_checks(*(self._n_checks if cable.is_up else (0, 0)))
         agreed = story.agreed
         to_here = agreed is None or agreed["decode"] == story.here_id
         self._picture.show_flow(cable.is_up and self._feeds.is_handing_over(), to_here=to_here)
@@ -219,16 +220,14 @@ class ClusterPage(Page):
     def _show_findings(self, story: Story) -> None:
         report = self.context.state.part("link", {}).get("report")
         is_about_it = report is not None and (report["peer"] or {}).get("node_id") == story.peer_id
-        found = checks(report) if report is not None and is_about_it else []
+        found = checks(report) if report is not None and is_about_it and story.is_peer_there else []
         if found == self._checks:
             return
         self._checks = found
         clear(self._found)
         well = [check for check in found if check.is_well]
         odd = [check for check in found if not check.is_well]
-        self._picture.show_checks(len(well), sum(check.tone in ("warning", "danger") for check in odd))
-        if found:
-            self._found.addLayout(self._made_found_head(has_well=bool(well)))
+        self._n_checks = len(well), sum(check.tone in ("warning", "danger") for check in odd)
         for check in odd:
             self._found.addWidget(
                 FindingCard(
@@ -237,25 +236,28 @@ class ClusterPage(Page):
                     on_undo=(lambda: self._open_plan(undo=True)) if check.is_tunable else None,
                 )
             )
-        self._well = None
         if well:
-            self._well = WellCard(well)
-            self._well.hide()
-            self._found.addWidget(self._well)
+            self._found.addWidget(self._made_well(well))
 
-    def _made_found_head(self, *, has_well: bool) -> QBoxLayout:
-        toggle = Button(self.tr("Show all checks"), kind="link")
-        toggle.setVisible(has_well)
+    def _made_well(self, well: list[Check]) -> QWidget:
+        """In a line how many are well, and each of them when that is asked for."""
+        cards = WellCard(well)
+        cards.hide()
+        n_well = self.tr("{} checks of the cable are well").format(len(well))
+        if len(well) == 1:
+            n_well = self.tr("1 check of the cable is well")
+        toggle = Button(self.tr("Show them"), kind="link")
 
         def switch() -> None:
-            if self._well is not None:
-                self._well.setVisible(self._well.isHidden())
-                toggle.setText(
-                    self.tr("Show all checks") if self._well.isHidden() else self.tr("Show findings only")
-                )
+            cards.setVisible(cards.isHidden())
+            toggle.setText(self.tr("Show them") if cards.isHidden() else self.tr("Hide them"))
 
         toggle.clicked.connect(switch)
-        return row(Text(self.tr("The cable's checks"), strong=True), None, toggle)
+        line = row(Icon("check", "local"), Text(n_well, tone="soft"), toggle, None, spacing=SMALL)
+        line.setContentsMargins(LARGE, 0, 0, 0)
+        shown = QWidget()
+        shown.setLayout(column(line, cards, spacing=SMALL))
+        return shown
 
     def _show_roles(self, story: Story) -> None:
         wishes = self.context.state.part("roles", {}).get("wishes", {})

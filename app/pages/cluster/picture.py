@@ -7,7 +7,7 @@ from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QSizePolicy, QVBoxLayout, QWidget
 
 from app.look.look import current_look
-from app.look.measures import LARGE, SMALL, TINY
+from app.look.measures import SMALL, TINY
 from app.pages.cluster.story import Cable, Computer
 from app.widgets.basics import Card, Icon, Line, Text, column, row, set_property
 from app.widgets.feedback import Dot, Meter, Tag
@@ -18,8 +18,9 @@ _FRAME_MS = 16
 _CROSSING_MS = 1100
 _N_DOTS = 3
 
-# Where the cable meets the cards: the middle of their head.
-_CABLE_Y = 92
+# What is said above the cable stands so far below the cards' top, and the cable so far below that.
+_ABOVE = 48
+_CABLE_BELOW = 20
 
 
 class ComputerCard(Card):
@@ -62,7 +63,7 @@ class ComputerCard(Card):
             state,
         ):
             _add(self.column, part)
-        self.setMinimumHeight(252)
+        self.setMinimumHeight(216)
 
     def show_computer(self, computer: Computer) -> None:
         self._name.setText(computer.name)
@@ -72,12 +73,11 @@ class ComputerCard(Card):
         self._meter.setVisible(computer.used is not None)
         self._meter.show_shares((computer.used or 0.0, self._hue))
         self._memory.setText(computer.memory)
-        self._model.setText(computer.model or self.tr("No model loaded"))
+        self._model.setText(computer.model or self.tr("–" if computer.is_away else "No model loaded"))
         set_property(self._model, "tone", "" if computer.model else "faint")
         self._same.setText(self.tr("✓ same model") if computer.is_same_model else "")
         self._dot.show_tone(computer.tone or "text_faint", filled=bool(computer.tone))
         self._state.setText(computer.state)
-        self.set_tone("danger" if computer.tone == "danger" else "")
         said = (
             computer.name,
             computer.role,
@@ -110,9 +110,9 @@ class ClusterPicture(QWidget):
         between = QVBoxLayout()
         between.setContentsMargins(SMALL, 0, SMALL, 0)
         between.setSpacing(SMALL)
-        between.addSpacing(_CABLE_Y - 32)
+        between.addSpacing(_ABOVE)
         between.addWidget(self._about)
-        between.addSpacing(LARGE)
+        between.addSpacing(2 * _CABLE_BELOW - 2 * SMALL)
         between.addWidget(self._carries)
         between.addLayout(row(None, self._well, self._odd, None, spacing=SMALL))
         between.addStretch(1)
@@ -157,6 +157,11 @@ class ClusterPicture(QWidget):
     def is_moving(self) -> bool:
         return self._timer.isActive()
 
+    @property
+    def _cable_y(self) -> float:
+        """The middle between what is said above it and below."""
+        return (self._about.geometry().bottom() + self._carries.geometry().top()) / 2
+
     def _rest_or_move(self) -> None:
         """Nothing moves without cause, unseen, or where the system asks for less."""
         moves = self._is_flowing and self.isVisible() and current_look().motion_ms > 0
@@ -168,7 +173,7 @@ class ClusterPicture(QWidget):
 
     def _move(self) -> None:
         left, right = self.here.geometry().right(), self.peer.geometry().left()
-        self.update(left, _CABLE_Y - 12, right - left, 24)
+        self.update(left, round(self._cable_y) - 12, right - left, 24)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -184,14 +189,14 @@ class ClusterPicture(QWidget):
             card.setFixedWidth(width)
 
     def sizeHint(self) -> QSize:
-        return QSize(760, 260)
+        return QSize(760, 224)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         look = current_look()
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         left, right = self.here.geometry().right() + 1.0, self.peer.geometry().left() - 0.0
-        y = float(_CABLE_Y)
+        y = self._cable_y
         if not self._cable.is_up:
             self._paint_broken(painter, left, right, y)
             return

@@ -9,7 +9,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.look.measures import HUGE, MEDIUM, SMALL
-from app.node.link_report import sentence
 from app.telemetry import figures
 from app.widgets.basics import Card, Text, clear, row
 from app.widgets.controls import Segments
@@ -48,8 +47,7 @@ class RolesCard(Card):
                 self.tr("Roles are agreed on for each model that both computers have. Copy one in Models.")
             )
             return
-        words = sentence(agreed["reason"])
-        self._reason.setText(words if words.startswith(agreed["model"]) else f"{agreed['model']}: {words}")
+        self._reason.setText(f"{agreed['model']}: {agreed['reason']}.")
         self._show_ways(agreed, names)
 
     def _show_wish(self, wish: str, names: dict[str, str]) -> None:

@@ -35,6 +35,7 @@ class Computer:
     is_same_model: bool
     state: str
     tone: str
+    is_away: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +203,7 @@ class Story:
         return Computer(
             name=name,
             hue=hue,
-            role=_role(node_id, agreed) if self._peer else "",
+            role=self._role(node_id, agreed),
             device=" · ".join(filter(None, (host["device"], host["system"]))) if host else "",
             memory=memory,
             used=used,
@@ -210,7 +211,18 @@ class Story:
             is_same_model=hue == "peer" and bool(model) and agreed is not None and agreed["model"] == model,
             state=state,
             tone=tone,
+            is_away=hue == "peer" and not self.is_peer_there,
         )
+
+    def _role(self, node_id: str, agreed: dict[str, Any] | None) -> str:
+        """What it does for the other one, as things are now."""
+        if not self.is_peer_there:
+            return "answers alone" if self._peer and node_id == self.here_id else ""
+        if agreed is None:
+            return ""
+        if agreed["decode"] == node_id:
+            return "decodes" if agreed["prefill"] else "answers alone"
+        return "prefills" if agreed["prefill"] == node_id else "stands by"
 
     def _peer_model(self) -> str:
         host = self._hosts.get(self.peer_id)
@@ -229,14 +241,6 @@ class Story:
         return ("connected, no model loaded" if not self._peer_model() else "connected"), "local"
 
 
-def _role(node_id: str, agreed: dict[str, Any] | None) -> str:
-    if agreed is None:
-        return ""
-    if agreed["decode"] == node_id:
-        return "decodes" if agreed["prefill"] else "answers alone"
-    return "prefills" if agreed["prefill"] == node_id else "stands by"
-
-
 def _state_of(process: dict[str, Any] | None) -> tuple[str, str]:
     """Of an engine or a worker, in a few words."""
     if process is None:
@@ -244,7 +248,9 @@ def _state_of(process: dict[str, Any] | None) -> tuple[str, str]:
     match process["state"]:
         case "ready":
             n_active = process.get("active", 0)
-            return (f"answers {n_active}" if n_active else "ready"), "local"
+            return (
+                f"answering {n_active}" if n_active > 1 else "answering" if n_active else "ready"
+            ), "local"
         case "starting":
             progress = process.get("progress", 0.0)
             return (f"loads, {progress:.0%}" if progress else "loads"), "local"

@@ -355,7 +355,7 @@ class TelemetryPage(Page):
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)
         is_narrow = self.width() < _NARROW
-        self._side.setFixedWidth(208 if is_narrow else 248)
+        self._side.setFixedWidth(224 if is_narrow else 248)
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)

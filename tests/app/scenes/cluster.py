@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QScrollArea
 
 from app.telemetry.ledger import Ledger
 from app.widgets.feedback import Question
-from tests.app.scenes.two_computers import MODEL, SLOW_START, SPARK, engine, host, link, parts_of, pretend
 from tests.app.screenshots import Stage
 from tests.app.telemetry.timelines import Handoff, slot, snapshot
+from tests.app.two_computers import MODEL, SLOW_START, SPARK, engine, host, link, parts_of, pretend
 
 LOG = [
     "12:03:41 INFO  loading Qwen3.6-27B-Q4_K_XL: 62%",
@@ -23,10 +23,10 @@ LOG = [
 
 def play(stage: Stage) -> None:
     window = stage.app.window
-    pretend(stage, peers=[])
+    pretend(stage.app.context, peers=[])
     window.go("cluster")
     stage.shot("cluster-nobody")
-    pretend(stage, peers=parts_of()["peers"])
+    pretend(stage.app.context, peers=parts_of()["peers"])
     stage.shot("cluster-idle")
 
     feeds = stage.app.context.feeds
@@ -36,9 +36,11 @@ def play(stage: Stage) -> None:
     busy = slot(0, "prefill_remote", n_prompt_tokens=28_800, n_prompt_tokens_processed=12_636)
     for name, data in (snapshot(slots=[busy, slot(1)]), *running.until_chunk(26)):
         ledger.hear(name, data, now_s)
-    pretend(stage, engines=[engine(active=1)], link=link(SLOW_START))
+    feeds._clock = lambda: now_s
+    pretend(stage.app.context, engines=[engine(active=1)], link=link(SLOW_START))
     feeds.changed.emit(MODEL, "")
     stage.shot("cluster-handoff-and-finding")
+    feeds._clock = time.time
     ledger.hear(*snapshot(), now_s)
     feeds.changed.emit(MODEL, "")
     scrolled = window.page("cluster").findChild(QScrollArea)

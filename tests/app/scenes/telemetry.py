@@ -8,9 +8,9 @@ from PySide6.QtTest import QTest
 
 from app.pages.telemetry.page import TelemetryPage
 from app.telemetry.ledger import Ledger
-from tests.app.scenes.two_computers import pretend
 from tests.app.screenshots import Stage
 from tests.app.telemetry.timelines import Event, Handoff, local, slot, snapshot
+from tests.app.two_computers import pretend
 
 MODEL = "Qwen3.6-27B-Q4_K_XL"
 
@@ -18,7 +18,7 @@ MODEL = "Qwen3.6-27B-Q4_K_XL"
 def play(stage: Stage) -> None:
     stage.app.window.go("telemetry")
     stage.shot("telemetry-empty")
-    pretend(stage)
+    pretend(stage.app.context)
     page = stage.app.window.page("telemetry")
     assert isinstance(page, TelemetryPage)
     now_s = time.time()

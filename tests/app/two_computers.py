@@ -3,27 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.app.screenshots import Stage
+from app.bridge import Bridge
+from app.context import Context
+from app.node.client import NodeClient
+from app.preferences import Preferences
+from app.state import NodePresence, NodeState
+from app.widgets.feedback import Action
 
 STUDIO, SPARK = "a" * 32, "b" * 32
 MODEL = "Qwen3.6-27B-Q4_K_XL"
 GB = 1 << 30
 
 
-def pretend(stage: Stage, **changed: Any) -> None:
-    """Show these parts of the state, and those in `changed`, and hear no more of the real node."""
-    stage.app.client.endpoint_events = _silence  # type: ignore[method-assign]
-    state = stage.app.state
+def pretend(context: Context, **changed: Any) -> None:
+    """Show these parts of the state, and those in `changed`, and hear no more of a real node."""
+    context.client.endpoint_events = _silence  # type: ignore[method-assign]
+    state = context.state
+    state._be(NodePresence.THERE)
     if state._job is not None:
         state._job.cancel()
     parts = {**parts_of(), **changed}
     state._parts.update(parts)
     for name in parts:
         state.changed.emit(name)
+
+
+class Shell:
+    """A window's frame that only remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.went: list[str] = []
+
+    def toast(self, text: str, action: Action | None = None) -> None:
+        self.said.append(text)
+
+    def go(self, page: str) -> None:
+        self.went.append(page)
+
+
+@contextlib.contextmanager
+def two_computers(folder: Path) -> Iterator[Context]:
+    """What pages are given when nobody but us speaks for the node."""
+    bridge, client = Bridge(), NodeClient(lambda: None)
+    context = Context(
+        bridge=bridge,
+        client=client,
+        state=NodeState(bridge, client, lambda: None),
+        preferences=Preferences(folder / "window.json"),
+        data=folder / "data",
+        command=("false",),
+    )
+    context.shell = Shell()
+    try:
+        pretend(context)
+        yield context
+    finally:
+        bridge.close(client.close())
 
 
 async def _silence(model: str) -> AsyncGenerator[Any, None]:

@@ -1,0 +1,263 @@
+"""The page Cluster, as a node tells of two computers: what is shown, and what its buttons ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtWidgets import QProgressBar
+
+from app.context import Context
+from app.look.look import Look
+from app.node.faults import NodeRefused
+from app.pages.cluster.page import ClusterPage
+from app.telemetry.ledger import Ledger
+from app.widgets.feedback import Question
+from app.widgets.findings import PlanDialog
+from tests.app.telemetry.timelines import Handoff, slot, snapshot
+from tests.app.two_computers import (
+    MODEL,
+    SLOW_START,
+    SPARK,
+    STUDIO,
+    engine,
+    link,
+    parts_of,
+    pretend,
+    two_computers,
+)
+from tests.app.windows import button, click, texts, wait
+
+
+class Asked:
+    """What was asked of the node, and what it answers."""
+
+    def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: list[Any] = []
+        self.lines: list[dict[str, Any]] = []
+        for name in ("get", "post", "delete", "endpoint_post"):
+            monkeypatch.setattr(context.client, name, self._answer(name))
+        monkeypatch.setattr(context.client, "lines", self._lines)
+
+    def _answer(self, name: str) -> Any:
+        async def ask(path: str, body: Any = None) -> Any:
+            self.of.append((name, path) if body is None else (name, path, body))
+            if path.endswith("/wake"):
+                return {"note": "spark is back after 4 s"}
+            return {"steps": []}
+
+        return ask
+
+    async def _lines(self, path: str, body: Any = None) -> AsyncGenerator[dict[str, Any], None]:
+        self.of.append(("lines", path, body))
+        for line in self.lines:
+            yield line
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    with two_computers(tmp_path) as context:
+        yield context
+
+
+@pytest.fixture
+def asked(context: Context, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(context, monkeypatch)
+
+
+@pytest.fixture
+def page(context: Context, asked: Asked) -> Iterator[ClusterPage]:
+    page = ClusterPage(context)
+    page.resize(1100, 740)
+    page.show()
+    page.shown()
+    yield page
+    page.hide()
+    page.deleteLater()
+
+
+def test_nobody_paired_leads_to_the_setup(page: ClusterPage) -> None:
+    pretend(page.context, peers=[])
+    assert "One computer so far" in texts(page)
+    click(button(page, "Set up the other computer"))
+    assert page.context.shell.went == ["setup"]  # type: ignore[attr-defined]
+
+
+def test_two_computers_and_the_cable_are_one_picture(page: ClusterPage) -> None:
+    said = texts(page.picture)
+    for words in (
+        *("studio", "this computer", "decodes", "Apple M2 Ultra · macOS", "141 GB of 192 GB free"),
+        *(
+            "spark",
+            "the other computer",
+            "prefills",
+            "NVIDIA GB10 · Linux",
+            "93 GB of 128 GB free",
+            "✓ same model",
+        ),
+        *("10 Gb/s · MTU 8000 · 0.2 ms", "ceiling 9.8 Gb/s · now 0.0 Gb/s", "✓ 7 checks"),
+    ):
+        assert words in said
+    assert "spark, prefills" in page.picture.peer.accessibleName()
+
+
+@pytest.mark.parametrize("motion_ms", [150, 0])
+def test_a_dot_runs_only_while_something_flows(
+    page: ClusterPage, monkeypatch: pytest.MonkeyPatch, motion_ms: int
+) -> None:
+    monkeypatch.setattr(Look, "motion_ms", motion_ms)
+    feeds = page.context.feeds
+    assert not page.picture.is_moving
+    ledger = feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
+    busy = slot(0, "prefill_remote", n_prompt_tokens=28_800, n_prompt_tokens_processed=12_300)
+    running = Handoff(asked_s=feeds.now_s - 3)
+    for name, data in (snapshot(slots=[busy]), *running.until_chunk(9)):
+        ledger.hear(name, data, feeds.now_s)
+    feeds.changed.emit(MODEL, "")
+    assert page.picture.is_moving is bool(motion_ms)
+    page.hide()
+    assert not page.picture.is_moving
+    page.show()
+    assert page.picture.is_moving is bool(motion_ms)
+    ledger.hear(*snapshot(slots=[slot(0)]), feeds.now_s)
+    feeds.changed.emit(MODEL, "")
+    assert not page.picture.is_moving
+
+
+def test_findings_are_cards_that_can_be_mended(page: ClusterPage, asked: Asked) -> None:
+    pretend(page.context, link=link(SLOW_START))
+    wait(lambda: "After a pause" in texts(page))
+    said = texts(page)
+    assert "After a pause of a second spark sends slowly at first." in said and "4.6 ms" in said
+    assert "✓ 6 checks" in said and "⚠ 1" in said and "6 checks of the cable are well" in said
+    assert "A round trip takes" not in said
+    click(button(page, "Show them"))
+    assert "A round trip takes 0.2 ms" in texts(page)
+    click(button(page, f"Fix: {SLOW_START['what'][:1].upper()}{SLOW_START['what'][1:]}."))
+    dialog = page.findChild(PlanDialog)
+    assert dialog is not None
+    wait(lambda: ("get", "/link/tune") in asked.of)
+    dialog.reject()
+
+
+def test_roles_have_a_reason_and_can_be_had_otherwise(page: ClusterPage, asked: Asked) -> None:
+    said = texts(page)
+    assert "4,000 tokens with an answer of 300 take 14.6 s with spark prefilling" in said
+    assert "✓ spark → studio" in said and "spark alone" in said and "27.9 s" in said
+    for name, prefill in (("studio prefills", STUDIO), ("spark prefills", SPARK), ("Fastest way", "auto")):
+        click(button(page, name))
+        wait(lambda prefill=prefill: ("post", "/roles", {"prefill": prefill}) in asked.of)  # type: ignore[misc]
+
+
+def test_the_link_is_tested_part_by_part(page: ClusterPage, asked: Asked) -> None:
+    click(button(page, "Test link"))
+    wait(lambda: ("lines", "/link/probe", {"peer": SPARK}) in asked.of)
+    pretend(page.context, link=link(probing="round trips"))
+    assert "Measuring: round trips." in texts(page)
+    bar = next(bar for bar in page.findChildren(QProgressBar) if bar.isVisibleTo(page))
+    assert bar.value() == 2 and not button(page, "Test link").isEnabled()
+    pretend(page.context)
+    wait(lambda: button(page, "Test link").isEnabled())
+    assert "9.8 Gb/s there, 9.8 Gb/s back." in texts(page)
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (
+            {"passed": True, "verdict": "2 prompts gave the same answer either way"},
+            "✓ 2 prompts, tokens identical.",
+        ),
+        (
+            {"passed": False, "verdict": "the two computers do not compute the same"},
+            "The two computers do not",
+        ),
+    ],
+)
+def test_the_self_test_says_what_came_of_it(
+    page: ClusterPage, asked: Asked, last: dict[str, Any], words: str
+) -> None:
+    asked.lines = [{"prompts": 2}, {"prompt": {}}, {"prompt": {}}, last]
+    click(button(page, "Self-test"))
+    wait(lambda: words in texts(page))
+    assert ("lines", "/link/selftest", {"model": MODEL}) in asked.of
+
+
+def test_without_a_worker_there_is_nothing_to_test(page: ClusterPage) -> None:
+    join = {"model": MODEL, "prefill": "spark", "note": "spark is loading it"}
+    pretend(page.context, joins=[join], engines=[engine(worker={"connected": False})])
+    assert not button(page, "Self-test").isEnabled()
+    assert "spark is loading it" in texts(page)
+
+
+def away(**changed: Any) -> dict[str, Any]:
+    return {
+        **parts_of()["peers"][0],
+        "connected": False,
+        "note": "nothing answers",
+        "since": time.time() - 90,
+    } | changed
+
+
+def test_a_peer_that_is_away_can_be_called_and_woken(page: ClusterPage, asked: Asked) -> None:
+    pretend(page.context, peers=[away()], wake={"can_wake": []})
+    wait(lambda: "spark has been away for 2 min " in texts(page))
+    assert "Nothing answers." in texts(page)
+    assert "no link" in texts(page.picture) and not button(page, "Self-test").isEnabled()
+    click(button(page, "Reconnect"))
+    wait(lambda: ("post", f"/peers/{SPARK}/call") in asked.of)
+    assert not button(page, "Reconnect").isEnabled()
+    pretend(page.context)
+    assert "away for" not in texts(page)
+
+    pretend(page.context, peers=[away()], wake={"can_wake": [SPARK]})
+    click(button(page, "Wake it"))
+    wait(lambda: page.context.shell.said == ["Spark is back after 4 s."])  # type: ignore[attr-defined]
+    assert ("post", f"/peers/{SPARK}/wake") in asked.of
+
+
+def test_an_engine_that_ended_shows_cause_and_last_words(page: ClusterPage, asked: Asked) -> None:
+    end = {
+        "at": time.time() - 5,
+        "ran_s": 6.0,
+        "status": 1,
+        "reason": "the memory does not suffice",
+        "log": ["it needs 4.0 GB"],
+    }
+    pretend(page.context, engines=[engine(state="waiting", last_exits=[end, end])])
+    wait(lambda: "The memory" in texts(page))
+    said = texts(page)
+    assert "The memory does not suffice. It is being started again. It has ended 2 times." in said
+    assert "it needs 4.0 GB" in said
+    click(button(page, "Hide its log"))
+    assert "it needs 4.0 GB" not in texts(page)
+    pretend(page.context, engines=[engine(state="failed", last_exits=[end])])
+    wait(lambda: "Starting it again would end the same way." in texts(page))
+    click(button(page, "Load it again"))
+    wait(lambda: ("endpoint_post", "/models/load", {"model": MODEL}) in asked.of)
+
+
+def test_unpairing_is_asked_first(page: ClusterPage, asked: Asked) -> None:
+    click(button(page, "Unpair"))
+    question = page.findChild(Question)
+    assert question is not None and "Models and chats stay" in texts(question)
+    click(button(question, "Keep it"))
+    assert asked.of == []
+    question.deleteLater()
+    click(button(page, "Unpair"))
+    question = page.findChildren(Question)[-1]
+    click(button(question, "Unpair"))
+    wait(lambda: ("delete", f"/peers/{SPARK}") in asked.of)
+    wait(lambda: page.context.shell.said == ["spark is unpaired."])  # type: ignore[attr-defined]
+
+
+def test_what_the_node_refuses_is_said(page: ClusterPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(path: str, body: Any = None) -> Any:
+        raise NodeRefused("The model does not fit spark.", status=400)
+
+    monkeypatch.setattr(page.context.client, "post", refuse)
+    click(button(page, "spark prefills"))
+    wait(lambda: page.context.shell.said == ["The model does not fit spark."])  # type: ignore[attr-defined]
