@@ -24,7 +24,7 @@ _TASK = re.compile(r"\[([ xX])\] ")
 # A row of a table with more cells than this is a hostile one.
 _MAX_COLUMNS = 40
 # With more marks than this in one paragraph it is no prose, and the parser would take long over it.
-_MAX_MARKS = 600
+_MAX_MARKS = 400
 _MARKS = re.compile(r"[\[\]*_~`<&$\\]")
 
 

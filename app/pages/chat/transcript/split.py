@@ -13,10 +13,12 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-# A paragraph of 1,000 words; parsing and laying out as much takes a few milliseconds.
-MAX_PIECE = 6000
+# A paragraph of 500 words. What grows is laid out anew 30 times a second, so a piece must take some milliseconds only.
+MAX_PIECE = 3000
+MAX_LINES = 60
 MAX_CODE_LINES = 80
 MAX_TABLE_ROWS = 30
+MAX_TABLE_CELLS = 100
 MAX_PLAIN_LINES = 40
 # Deeper lists are shown as text.
 MAX_DEPTH = 12
@@ -138,6 +140,7 @@ class _Reader:
         self.mode = _Mode.NONE
         self.lines: list[str] = []
         self.n_letters = 0
+        self.max_rows = MAX_TABLE_ROWS
         self.lists: tuple[_List, ...] = ()
         self.marker = ""
         self.info = ""
@@ -304,7 +307,7 @@ class _Reader:
             self._begin_table(body, out)
             return True
         if self.mode is _Mode.TABLE:
-            if len(self.lines) >= MAX_TABLE_ROWS or self.n_letters + len(body) > MAX_PIECE:
+            if len(self.lines) >= self.max_rows or self.n_letters + len(body) > MAX_PIECE:
                 head = self.prefix or "\n".join(self.lines[:2]) + "\n"
                 self.close(out, goes_on=True)
                 self.prefix = head
@@ -334,6 +337,7 @@ class _Reader:
             self.close(out)
             self.is_tight = False
         self.mode = _Mode.TABLE
+        self.max_rows = max(3, min(MAX_TABLE_ROWS, MAX_TABLE_CELLS // _n_columns(head)))
         self.lines = [head, delimiters]
         self.n_letters = len(head) + len(delimiters)
 
@@ -374,7 +378,8 @@ class _Reader:
 
     def _add_words(self, line: str, out: list[Piece]) -> None:
         for index, part in enumerate(_cut(line)):
-            if self.lines and (index or self.n_letters + len(part) > MAX_PIECE):
+            is_full = len(self.lines) >= MAX_LINES or self.n_letters + len(part) > MAX_PIECE
+            if self.lines and (index or is_full):
                 self.close(out, goes_on=True)
                 self.prefix = "> " if self.is_quote and not part.startswith(">") else ""
             self.lines.append(part)

@@ -99,9 +99,13 @@ class Transcript(QAbstractScrollArea):
         if (index := self._index.get(message.id)) is None:
             return
         self._streaming.discard(message.id)
-        self._entries[index].show(message)
+        entry = self._entries[index]
+        has_grown = message.text.startswith(entry.shown.text)
+        entry.show(message)
         if (view := self._views.get(message.id)) is not None:
             view.renew()
+            if not has_grown:
+                view.clear_selection()
         self._tops = []
         self._settle()
 
@@ -297,11 +301,10 @@ class Transcript(QAbstractScrollArea):
 
     def _order_focus(self) -> None:
         """Tab goes through what is in view from top to bottom."""
-        before: QWidget | None = None
+        before: QWidget = self._to_end
         for id in sorted(self._views, key=lambda id: self._index[id]):
             for control in self._views[id].controls():
-                if before is not None:
-                    QWidget.setTabOrder(before, control)
+                QWidget.setTabOrder(before, control)
                 before = control
 
     def _on_resized(self) -> None:

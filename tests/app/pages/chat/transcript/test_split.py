@@ -11,6 +11,7 @@ from app.pages.chat.transcript.blocks import Code, Table, Words, blocks_of
 from app.pages.chat.transcript.split import (
     MAX_CODE_LINES,
     MAX_DEPTH,
+    MAX_LINES,
     MAX_PIECE,
     MAX_TABLE_ROWS,
     Kind,
@@ -256,6 +257,12 @@ def test_a_line_of_a_megabyte_is_cut(start: str) -> None:
     pieces = Splitter(start + "word " * 200_000).pieces
     assert max(len(piece.source) for piece in pieces) <= 2 * MAX_PIECE
     assert sum(piece.source.count("word") for piece in pieces) == 200_000
+
+
+def test_a_poem_without_end_is_cut() -> None:
+    pieces = Splitter("a\n" * 10_000).pieces
+    assert all(len(piece.source.split("\n")) <= MAX_LINES for piece in pieces)
+    assert all(piece.is_tight for piece in pieces[1:])
 
 
 @pytest.mark.parametrize("mark", ["- ", "> ", "1. ", "+ ", ">"])

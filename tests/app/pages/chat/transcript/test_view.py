@@ -8,7 +8,15 @@ import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QWheelEvent
 from PySide6.QtTest import QSignalSpy, QTest
-from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QPlainTextEdit, QScrollBar, QWidget
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QLabel,
+    QLineEdit,
+    QPlainTextEdit,
+    QScrollBar,
+    QWidget,
+)
 
 from app.look.look import Look, Theme
 from app.pages.chat.transcript import highlight
@@ -292,6 +300,29 @@ def test_tab_reaches_a_message_and_its_buttons(transcript: Transcript) -> None:
         reached.append(focus.accessibleName() if focus else "")
         QTest.keyClick(focus or first, Qt.Key.Key_Tab)
     assert reached == ["You", "Copy", "Edit", "Delete", "Answer", "Copy code", "Copy", "Regenerate", "Delete"]
+
+
+def test_messages_come_before_what_follows_the_transcript(look: Look) -> None:
+    window, after = QWidget(), QLineEdit()
+    transcript = Transcript()
+    transcript.setParent(window)
+    after.setParent(window)
+    window.show()
+    transcript.show_all([question()])
+    reached, widget = [], transcript.nextInFocusChain()
+    while widget is not transcript:
+        reached.append(widget)
+        widget = widget.nextInFocusChain()
+    assert reached.index(message(transcript, "q")) < reached.index(after)
+    window.deleteLater()
+
+
+def test_empty_lines_are_a_message_too(transcript: Transcript) -> None:
+    transcript.show_all([answer(" \n\n\n")])
+    view = message(transcript, "a")
+    QTest.mouseDClick(view, Qt.MouseButton.LeftButton, pos=QPoint(20, 8))
+    view.select_all()
+    assert view.selected_text() == ""
 
 
 def test_buttons_tell_the_page(transcript: Transcript) -> None:
