@@ -52,7 +52,7 @@ class App:
         application.setQuitOnLastWindowClosed(False)
         self.look = Look(application)
         self.preferences = Preferences(host.config / "window.json")
-        self.look.set_theme(Theme(self.preferences.get("theme", Theme.SYSTEM.value)))
+        self.look.set_theme(self.preferences.one_of("theme", Theme, Theme.SYSTEM))
         self.bridge = Bridge()
         self.client = NodeClient(host.find)
         self.state = NodeState(self.bridge, self.client, lambda: start_node(host.command))
@@ -74,10 +74,11 @@ class App:
         self.tray.asked_quit.connect(self.part_for_good)
 
     def open(self) -> None:
-        width, height = self.preferences.get("size", [1280, 800])
-        self.window.resize(width, height)
-        page = self.preferences.get("page", "chat")
-        self.window.go(page if Memory(self.preferences).is_over and page != "setup" else "setup")
+        self.window.resize(self.preferences.get("width", 1280), self.preferences.get("height", 800))
+        page = self.preferences.get("page", "")
+        if page not in PAGES or page == "setup":
+            page = "chat"
+        self.window.go(page if Memory(self.preferences).is_over else "setup")
         self.window.show()
         self.tray.show()
         self.state.begin()
@@ -102,7 +103,7 @@ class App:
 
     def _choose(self) -> Parting | None:
         """What is to become of the node; None where the user wants to stay after all."""
-        remembered = Parting(self.preferences.get("parting", Parting.ASK.value))
+        remembered = self.preferences.one_of("parting", Parting, Parting.ASK)
         engines = self.state.part("engines", [])
         if not engines and self.state.presence is not NodePresence.THERE:
             return Parting.KEEP
@@ -132,7 +133,8 @@ class App:
 
     def close(self) -> None:
         if self.window.isVisible():
-            self.preferences.set("size", [self.window.width(), self.window.height()])
+            self.preferences.set("width", self.window.width())
+            self.preferences.set("height", self.window.height())
         self.preferences.set("page", self.window.page_shown)
         self.state.close()
         self.tray.hide()

@@ -9,8 +9,11 @@ import contextlib
 import json
 import os
 import tempfile
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Choice = TypeVar("Choice", bound=Enum)
 
 
 class Preferences:
@@ -28,6 +31,13 @@ class Preferences:
         """A value of the type of `default`; `default` where there is none of it."""
         value = self._values.get(name, default)
         return value if default is None or isinstance(value, type(default)) else default
+
+    def one_of(self, name: str, choices: type[Choice], default: Choice) -> Choice:
+        """A value that is kept as one of an enum's; `default` where it is none of them any more."""
+        try:
+            return choices(self._values.get(name, default.value))
+        except ValueError:
+            return default
 
     def set(self, name: str, value: Any) -> None:
         if self._values.get(name) == value:

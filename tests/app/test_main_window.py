@@ -13,6 +13,7 @@ from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
 from app.state import NodePresence
+from app.wizard.course import Memory
 from tests.app.windows import address_of, button, click, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -90,6 +91,7 @@ def test_a_choice_is_remembered_if_wished(started: App, monkeypatch: pytest.Monk
 
 def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> None:
     first = App(qapp, host)
+    Memory(first.preferences).is_over = True
     first.open()
     first.window.go("models")
     first.window.resize(1000, 700)
