@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from app.pages.chat.page import ChatPage
-from app.pages.cluster.page import ClusterPage
-from app.pages.models.page import ModelsPage
-from app.pages.server.page import ServerPage
-from app.pages.settings.page import SettingsPage
-from app.pages.telemetry.page import TelemetryPage
+import importlib
+from functools import partial
+
+from app.context import Context
+from app.pages.page import Page
 from app.window import PageMaker
-from app.wizard.page import WizardPage
+
+
+def _made(module: str, name: str, context: Context) -> Page:
+    """What a page needs is imported when it is first shown: a plot library alone would keep the window waiting."""
+    page: Page = getattr(importlib.import_module(module), name)(context)
+    return page
+
+
+def _page(module: str, name: str) -> PageMaker:
+    return partial(_made, module, name)
+
 
 PAGES: dict[str, tuple[str, str, PageMaker]] = {
-    "chat": ("Chat", "chat", ChatPage),
-    "cluster": ("Cluster", "cluster", ClusterPage),
-    "telemetry": ("Telemetry", "telemetry", TelemetryPage),
-    "models": ("Models", "models", ModelsPage),
-    "server": ("Server", "server", ServerPage),
-    "settings": ("Settings", "settings", SettingsPage),
-    "setup": ("", "", WizardPage),
+    "chat": ("Chat", "chat", _page("app.pages.chat.page", "ChatPage")),
+    "cluster": ("Cluster", "cluster", _page("app.pages.cluster.page", "ClusterPage")),
+    "telemetry": ("Telemetry", "telemetry", _page("app.pages.telemetry.page", "TelemetryPage")),
+    "models": ("Models", "models", _page("app.pages.models.page", "ModelsPage")),
+    "server": ("Server", "server", _page("app.pages.server.page", "ServerPage")),
+    "settings": ("Settings", "settings", _page("app.pages.settings.page", "SettingsPage")),
+    "setup": ("", "", _page("app.wizard.page", "WizardPage")),
 }
