@@ -9,13 +9,15 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import httpx
 
 from app.node import sse
 from app.node.faults import AppError, NodeGone, NodeRefused
+
+# Slow to import: by the bridge's thread, while the window is being shown already.
+if TYPE_CHECKING:
+    import httpx
 
 _CONNECT_S = 3.0
 
@@ -151,6 +153,8 @@ class NodeClient:
                 yield answer
 
     def _client(self) -> httpx.AsyncClient:
+        import httpx
+
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
             timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S, read=_ANSWER_S)
@@ -182,6 +186,8 @@ async def _text_lines(answer: httpx.Response) -> AsyncIterator[str]:
 @contextlib.contextmanager
 def _told() -> Any:
     """httpx's errors as ours."""
+    import httpx
+
     try:
         yield
     except httpx.TimeoutException as error:
