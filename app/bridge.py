@@ -6,6 +6,7 @@ Nothing that a coroutine gives is ever touched by two threads: it is made there 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -118,12 +119,13 @@ class Bridge(QObject):
 
         return self._start(work, Job(on_item, on_done, on_error, self._jobs.discard), lambda: None)
 
-    def close(self) -> None:
-        """Cancel everything and end the thread."""
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel everything, run `last`, and end the thread. What takes longer than seconds is left."""
         for job in list(self._jobs):
             job.cancel()
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(last, self._loop).result(_END_WITHIN_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_WITHIN_S)
 
     def _start(

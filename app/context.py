@@ -23,6 +23,9 @@ class Shell(Protocol):
     def go(self, page: str) -> None:
         """Show a page by its name: chat, cluster, telemetry, models, server, settings, or the wizard: setup."""
 
+    def notify(self, title: str, text: str) -> None:
+        """Tell of long work that is over, if the user has gone elsewhere meanwhile."""
+
 
 @dataclass(kw_only=True)
 class Context:

@@ -16,13 +16,15 @@ from PySide6.QtWidgets import QApplication
 
 from app.bridge import Bridge
 from app.context import Context
+from app.farewell import Farewell, Parting
 from app.look.look import Look, Theme
 from app.node.client import Address, NodeClient
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.preferences import Preferences
 from app.single import SingleInstance
-from app.state import NodeState
+from app.state import NodePresence, NodeState
+from app.tray import Tray
 from app.window import MainWindow
 
 # So that Python hears of Ctrl-C while Qt's loop runs.
@@ -63,13 +65,20 @@ class App:
             command=host.command,
         )
         self.window = MainWindow(self.context, PAGES)
-        self.window.closed.connect(application.quit)
+        self.tray = Tray(self.context)
+        self._application = application
+        self.window.closed.connect(self.part)
+        self.window.quit_asked.connect(self.part_for_good)
+        self.window.notified.connect(self._notify)
+        self.tray.asked_open.connect(self.come_forward)
+        self.tray.asked_quit.connect(self.part_for_good)
 
     def open(self) -> None:
         width, height = self.preferences.get("size", [1280, 800])
         self.window.resize(width, height)
         self.window.go(self.preferences.get("page", "chat"))
         self.window.show()
+        self.tray.show()
         self.state.begin()
 
     def come_forward(self) -> None:
@@ -77,14 +86,57 @@ class App:
         self.window.raise_()
         self.window.activateWindow()
 
+    def part(self) -> None:
+        """The window was closed: Baton goes on in the tray, or ends, with the node or without."""
+        choice = self._choose()
+        if choice is Parting.KEEP and self.tray.is_there:
+            self.window.hide()
+        elif choice is not None:
+            self._end(choice)
+
+    def part_for_good(self) -> None:
+        """The user has asked to quit."""
+        if (choice := self._choose()) is not None:
+            self._end(choice)
+
+    def _choose(self) -> Parting | None:
+        """What is to become of the node; None where the user wants to stay after all."""
+        remembered = Parting(self.preferences.get("parting", Parting.ASK.value))
+        engines = self.state.part("engines", [])
+        if not engines and self.state.presence is not NodePresence.THERE:
+            return Parting.KEEP
+        if remembered is not Parting.ASK:
+            return remembered
+        dialog = Farewell(self.window, is_answering=any(engine.get("active") for engine in engines))
+        if not dialog.exec():
+            return None
+        if dialog.is_remembered:
+            self.preferences.set("parting", dialog.choice.value)
+        return dialog.choice
+
+    def _end(self, choice: Parting) -> None:
+        if choice is Parting.STOP:
+            self.state.close()
+            self.bridge.run(
+                self.client.post("/stop"),
+                lambda _: self._application.quit(),
+                lambda _: self._application.quit(),
+            )
+        else:
+            self._application.quit()
+
+    def _notify(self, title: str, text: str) -> None:
+        if not self.tray.notify(title, text):
+            self._application.alert(self.window)
+
     def close(self) -> None:
         if self.window.isVisible():
             self.preferences.set("size", [self.window.width(), self.window.height()])
         self.preferences.set("page", self.window.page_shown)
         self.state.close()
+        self.tray.hide()
         self.window.hide()
-        self.bridge.run(self.client.close())
-        self.bridge.close()
+        self.bridge.close(self.client.close())
 
 
 def run(host: Host) -> int:

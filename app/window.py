@@ -7,7 +7,6 @@ from collections.abc import Callable
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
-    QApplication,
     QButtonGroup,
     QFrame,
     QMainWindow,
@@ -21,6 +20,7 @@ from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
+from app.troubles import Remedy, Trouble, worst
 from app.widgets.basics import Button, Text, row
 from app.widgets.feedback import Action, Banner, Dot, Toast
 
@@ -33,9 +33,15 @@ PageMaker = Callable[[Context], Page]
 
 
 class MainWindow(QMainWindow):
-    """`closed` is sent when the user closes it: whether Baton goes on is another's decision."""
+    """`closed` is sent when the user closes it, `quit_asked` at the keys for that: what becomes of Baton is another's
+    decision.
+
+    `notified` has a title and a sentence of long work that is over, and is sent while another window is in front.
+    """
 
     closed = Signal()
+    quit_asked = Signal()
+    notified = Signal(str, str)
 
     def __init__(self, context: Context, pages: dict[str, tuple[str, str, PageMaker]]) -> None:
         """`pages` by name: the word in the navigation, its icon, and what makes the page when it is first shown."""
@@ -58,6 +64,7 @@ class MainWindow(QMainWindow):
         self._bind_keys()
         context.state.presence_changed.connect(self._on_presence)
         current_look().changed.connect(self.update)
+        context.state.changed.connect(self._on_changed)
         self._on_presence()
 
     def _lay_out(self) -> None:
@@ -104,6 +111,10 @@ class MainWindow(QMainWindow):
         self._stack.setCurrentWidget(shown)
         shown.shown()
 
+    def notify(self, title: str, text: str) -> None:
+        if not self.isActiveWindow():
+            self.notified.emit(title, text)
+
     def page(self, name: str) -> Page:
         """The page of that name, made if it was not yet."""
         if name not in self._made:
@@ -136,19 +147,60 @@ class MainWindow(QMainWindow):
         state = self._context.state
         if state.presence is NodePresence.GONE:
             self.banner(
-                f"{state.fault} Your chats are safe, and answers need it again.",
-                Action(text="Start it again", run=state.begin),
+                self.tr("{0} Your chats are safe, and answers need it again.").format(state.fault),
+                Action(text=self.tr("Start it again"), run=state.begin),
                 tone="danger",
             )
         else:
+            self._show_trouble()
+
+    def _on_changed(self, part: str) -> None:
+        if part in ("engines", "peers", "permission") and self._context.state.presence is NodePresence.THERE:
+            self._show_trouble()
+
+    def _show_trouble(self) -> None:
+        state = self._context.state
+        trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
+        if trouble is None:
             self.banner("")
+            return
+        self.banner(self._sentence(trouble), self._way_out(trouble), tone=trouble.tone)
+
+    def _sentence(self, trouble: Trouble) -> str:
+        detail = f": {trouble.detail}" if trouble.detail else ""
+        match trouble.kind:
+            case "engine failed":
+                return self.tr("{0} could not be kept loaded{1}.").format(trouble.subject, detail)
+            case "engine restarting":
+                return self.tr("{0} stopped{1}. It is being started again; nothing is lost.").format(
+                    trouble.subject, detail
+                )
+            case "peer away":
+                return self.tr("{0} is away{1}. Answers go on here, prefilled on this computer.").format(
+                    trouble.subject, detail
+                )
+        return trouble.detail
+
+    def _way_out(self, trouble: Trouble) -> Action:
+        match trouble.remedy:
+            case Remedy.LOAD_AGAIN:
+                body = {"model": trouble.subject}
+                return Action(
+                    text=self.tr("Load it again"),
+                    run=lambda: self._context.bridge.run(
+                        self._context.client.endpoint_post("/models/load", body), on_error=self._context.tell
+                    ),
+                )
+            case Remedy.OPEN_SETUP:
+                return Action(text=self.tr("What to do"), run=lambda: self.go("setup"))
+        return Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster"))
 
     def _bind_keys(self) -> None:
         for number, name in enumerate(self._pages, 1):
             if number <= 6:
                 self._key(f"Ctrl+{number}", lambda name=name: self.go(name))  # type: ignore[misc]
         self._key("Ctrl+,", lambda: self.go("settings"))
-        self._key(QKeySequence(QKeySequence.StandardKey.Quit), lambda: QApplication.instance().quit())  # type: ignore[union-attr]
+        self._key(QKeySequence(QKeySequence.StandardKey.Quit), self.quit_asked.emit)
 
     def _key(self, keys: str | QKeySequence, run: Callable[[], object]) -> None:
         QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
 from pathlib import Path
 
-from engine.errors import UserError
+from engine.errors import DiskFull, HostError, UserError
 
 NO_SUCH_FILE = "no such file"
 
@@ -44,6 +45,15 @@ def file_fault(path: Path, *, wanted: str) -> str:
     if not os.access(path, os.R_OK):
         return "it may not be read: check its permissions"
     return ""
+
+
+def file_error(what: str, error: OSError) -> HostError:
+    """What to raise where a file of Baton's own, which is `what`, cannot be read or written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{what} cannot be written: the disk is full; make room, and try again")
+    return HostError(
+        f"{what} cannot be read or written: {error.strerror or error}; check who owns the folder and its files"
+    )
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -14,6 +14,8 @@ from engine.errors import UserError
 if TYPE_CHECKING:
     from engine.link.tuning import Preview
 
+# The node asks the other computer, whose tools may take half a minute.
+_PREVIEW_TIMEOUT_S = 45.0
 
 _BLOCKED = (
     "what an earlier `baton link tune --apply` changed has to be put back first: `baton link tune --undo`"
@@ -81,7 +83,9 @@ def _preview(interface: str, mtu: int | None) -> Preview:
 
     query = urlencode({"interface": interface, **({"mtu": mtu} if mtu else {})})
     try:
-        return msgspec.convert(NodeClient.find().get(f"/link/tune?{query}"), Preview)
+        return msgspec.convert(
+            NodeClient.find().get(f"/link/tune?{query}", timeout_s=_PREVIEW_TIMEOUT_S), Preview
+        )
     except NoNode:
         return preview("", interface=interface, mtu=mtu)
 

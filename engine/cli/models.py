@@ -6,19 +6,25 @@ import argparse
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 
 from engine.cli.progress import ProgressBar
-from engine.errors import UserError
+from engine.errors import HostError, ModelNotFound, UserError
 from engine.files import user_path
 from engine.node.client import NodeClient
 from engine.node.models.catalogue import CatalogueModel, HubSource, load_catalogue
 from engine.node.models.catalogue import find_model as find_entry
 from engine.node.models.library import SOURCE_KINDS, Library
 from engine.node.models.model_folder import Folder, ToldModel, find_model, import_model, remove_model
+from engine.node.models.unfinished import (
+    clear_unfinished,
+    find_unfinished,
+    named_unfinished,
+)
 from engine.node.presence import NoNode
 from engine.node.running import list_running
 from engine.paths import cache_dir
@@ -73,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     send.add_argument("--to", metavar="PEER", help="its name or id (default: the only one that is there)")
     send.add_argument("--json", action="store_true", help="print JSON")
 
-    remove = actions.add_parser("rm", help="delete a model from this computer; of a linked one only the link")
+    remove = actions.add_parser(
+        "rm", help="delete a model from this computer, or what is left of one; of a linked one only the link"
+    )
     remove.add_argument("name", metavar="NAME", help="a model of this computer")
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -134,7 +142,13 @@ def _shown(name: str) -> str:
 def _about(row: dict[str, Any]) -> str:
     if row["problem"]:
         return f"cannot be run: {row['problem']}"
-    return ", ".join(filter(None, (row["title"], row["quantization"] or row["architecture"], row["licence"])))
+    left = (
+        f"{row['unfinished_bytes'] / 1e6:.0f} MB are left of it, unfinished"
+        if row["unfinished_bytes"]
+        else ""
+    )
+    about = (row["title"], row["quantization"] or row["architecture"], row["licence"], left)
+    return ", ".join(filter(None, about))
 
 
 def _rows(peers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -149,6 +163,8 @@ def _rows(peers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for peer in peers:
         for told in msgspec.convert(peer["models"], list[ToldModel]):
             _row_of(told, rows)["on"].append(peer["name"])
+    for left in find_unfinished(library.folder):
+        rows.setdefault(left.model_id, _unknown(left.model_id))["unfinished_bytes"] += left.size_bytes
     return list(rows.values())
 
 
@@ -176,9 +192,28 @@ def _other(told: ToldModel) -> dict[str, Any]:
         "path": None,
         "digest": told.digest,
         "problem": told.problem,
+        "unfinished_bytes": 0,
         "on": [],
         "sources": [],
     }
+
+
+def _unknown(model_id: str) -> dict[str, Any]:
+    """A model of which nothing is known but its name."""
+    told = ToldModel(
+        id=model_id,
+        files=(),
+        path="",
+        size_bytes=0,
+        is_link=False,
+        problem="",
+        title="",
+        architecture="",
+        n_params=0,
+        n_ctx_train=0,
+        digest=None,
+    )
+    return _other(told)
 
 
 def _peers() -> list[dict[str, Any]]:
@@ -214,6 +249,11 @@ def _send(args: argparse.Namespace) -> None:
         asked = {"model": args.name} | ({"to": args.to} if args.to else {})
         for copy in node.watch("/models/send", asked):
             progress.advance(copy["done_bytes"], copy["total_bytes"])
+    if copy.get("state") != "done":
+        raise HostError(
+            f"the node ended before {args.name} was copied: start it (baton node), and send it again; it goes on where "
+            "it stopped"
+        )
     if args.json:
         print(json.dumps(copy, indent=2))
     else:
@@ -221,14 +261,19 @@ def _send(args: argparse.Namespace) -> None:
 
 
 def _unload(args: argparse.Namespace) -> None:
-    from engine.node.client import NodeClient
-
     NodeClient.find().post("/models/unload", {"model": args.name})
     print(f"{args.name} is not loaded any more")
 
 
 def _remove(args: argparse.Namespace) -> None:
-    model = find_model(_folder(Library()).models(), args.name)
+    folder = _folder(Library())
+    try:
+        model = find_model(folder.models(), args.name)
+    except ModelNotFound:
+        if not named_unfinished(folder.path, args.name):
+            raise
+        _remove_unfinished(args, folder.path)
+        return
     if not args.yes:
         what = "the link to it" if model.is_link else f"{model.size_bytes / 1e6:.0f} MB"
         _ask(f"Delete {model.model_id} ({what})?")
@@ -237,6 +282,19 @@ def _remove(args: argparse.Namespace) -> None:
     except NoNode:
         remove_model(model, {note["model"] for note in list_running() if "model" in note})
     print(f"{model.model_id} was deleted")
+
+
+def _remove_unfinished(args: argparse.Namespace, folder: Path) -> None:
+    left = named_unfinished(folder, args.name)
+    if not args.yes:
+        size = f"{sum(each.size_bytes for each in left) / 1e6:.0f} MB"
+        _ask(f"Delete what is left of {args.name}, which is not whole ({size})?")
+    try:
+        NodeClient.find().delete(f"/models/{quote(args.name)}")
+    except NoNode:
+        for each in left:
+            clear_unfinished(folder, each)
+    print(f"what was left of {args.name} was deleted")
 
 
 def _ask(question: str) -> None:
@@ -298,6 +356,7 @@ def _describe(model: CatalogueModel, library: Library) -> dict[str, Any]:
         "path": str(library.path(model)),
         "digest": None,
         "problem": "",
+        "unfinished_bytes": 0,
         "on": [],
         "sources": [
             {

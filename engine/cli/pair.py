@@ -46,10 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if (args.what == "remove") != (args.name is not None):
+    if args.what == "remove" and args.name is None:
         raise UserError(
             "name the computer to remove, for example: baton pair remove studio (baton pair list)"
         )
+    if args.what != "remove" and args.name is not None:
+        raise UserError(f"{args.name} is one word too many: baton pair --help shows what there is")
     if args.to is not None and args.what in (None, "list", "remove", "renew"):
         raise UserError(
             "--to goes with the code that is shown there, for example: baton pair 1234-5678 --to HOST"

@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when the endpoint answers, 1 when it does not."""
-    cluster, node_url = _ask_node()
+    cluster, node_url, problem = _ask_node()
     host, port = args.host, args.port
     if node_url and (host, port) == (HOST.default, PORT.default):
         place = urlsplit(node_url)
         host, port = place.hostname or host, place.port or port
     endpoint = _ask(Endpoint(host, port))
-    report = {"cluster": cluster, "endpoint": endpoint, "engines": list_running()}
+    report = {"cluster": cluster, "problem": problem, "endpoint": endpoint, "engines": list_running()}
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -44,16 +44,20 @@ def run(args: argparse.Namespace) -> int:
     return 0 if endpoint["status"] == "ok" else 1
 
 
-def _ask_node() -> tuple[dict[str, Any] | None, str]:
-    """What the node says of all computers, and where its endpoint is; None where no node runs or can be asked."""
+def _ask_node() -> tuple[dict[str, Any] | None, str, str]:
+    """What the node says of all computers, where its endpoint is, and why one that runs does not say it."""
     from engine.node.client import NodeClient
+    from engine.node.presence import NoNode
 
+    url = ""
     try:
         client = NodeClient.find()
-        status: dict[str, Any] = client.get("/status")
-    except BatonError:
-        return None, ""
-    return status, client.endpoint
+        url = client.endpoint
+        return client.get("/status"), url, ""
+    except NoNode:
+        return None, "", ""
+    except BatonError as error:
+        return None, url, str(error)
 
 
 def _ask(endpoint: Endpoint) -> dict[str, Any]:
@@ -87,6 +91,8 @@ def _ask_worker(endpoint: Endpoint) -> dict[str, Any] | None:
 def _print(report: dict[str, Any]) -> None:
     if report["cluster"] is not None:
         _print_cluster(report["cluster"])
+    if report["problem"]:
+        print(report["problem"])
     endpoint = report["endpoint"]
     if endpoint["status"] == "absent":
         print(f"endpoint  {endpoint['url']}  nothing answers; start it with: baton node")

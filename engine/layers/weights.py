@@ -152,7 +152,7 @@ class WeightLoader:
         match self.form:
             case Form.GEMM:
                 weight = self._dense(names, orders, self._device.gemm_dtype)
-                if self._device.kind == "cpu":
+                if self._is_blocked:
                     return BlockedLinear(weight, bias, norm)
                 return DenseLinear(weight.to(self.device), bias, norm)
             case Form.REFERENCE:
@@ -166,7 +166,7 @@ class WeightLoader:
 
     def gated(self, gate: str, up: str, activation: Activation, norm: RMSNorm) -> Gated:
         """act(gate(x)) * up(x) for x through `norm`."""
-        if self.form is Form.GEMM and self._device.kind == "cpu":
+        if self.form is Form.GEMM and self._is_blocked:
             gate_layer, up_layer = self.linear(gate, norm=norm), self.linear(up)
             if isinstance(gate_layer, BlockedLinear) and isinstance(up_layer, BlockedLinear):
                 return BlockedGate(gate_layer, up_layer, activation)
@@ -182,6 +182,10 @@ class WeightLoader:
         return Embedding(
             self._rows(f"{name}.weight"), self._file.tensors[f"{name}.weight"].type, self._device
         )
+
+    @property
+    def _is_blocked(self) -> bool:
+        return self._device.kind == "cpu" and self._device.gemm_dtype is torch.bfloat16
 
     def _told(self, names: tuple[str, ...]) -> None:
         if self._on_bytes is not None:

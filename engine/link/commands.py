@@ -1,7 +1,8 @@
-"""Runs the system's own tools: words in, text out, no shell, bounded in time."""
+"""Runs the system's own tools: words in, text out in plain English, no shell, bounded in time."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ def run_command(words: Sequence[str]) -> str:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C"},  # NetworkManager's, for one, answer in the user's language
             start_new_session=True,  # Ctrl-C reaches it through us, so that none is cut in half
         )
     except subprocess.CalledProcessError as error:

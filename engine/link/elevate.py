@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import msgspec
 
 from engine.errors import HostError, ProcessFailed, UserError
 from engine.link.privileged import Order
-from engine.paths import own_command
+from engine.paths import is_bundled, own_command
 
 # A person types a password, and PowerShell starts a few times.
 _TIMEOUT_S = 300.0
@@ -77,9 +78,15 @@ def elevated(helper: Sequence[str], order: bytes, session: Session) -> tuple[lis
     )
 
 
+def helper_command() -> list[str]:
+    """The words that start the helper. Its Python heeds no variable and no module of the user's own (-I)."""
+    program, *words = own_command()
+    return [program, *([] if is_bundled() else ["-I"]), *words, "privileged"]
+
+
 def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
     """Have the helper carry the order out; `say` gets each of its lines but the last. Raises HostError."""
-    words, given = elevated([*own_command(), "privileged"], msgspec.json.encode(order), this_session())
+    words, given = elevated(helper_command(), msgspec.json.encode(order), this_session())
     try:
         # Not where we are: a file there could be taken for a module of Python's, by the administrator.
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_top())
@@ -89,7 +96,10 @@ def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
         # Whatever ends our waiting does not end the helper: it does the whole plan, or none of it.
         said, _ = process.communicate(given, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise ProcessFailed("nobody has allowed the change within five minutes: try again") from error
+        raise ProcessFailed(
+            "nobody has allowed the change within five minutes: close the system's question where it is still open, "
+            "then try again"
+        ) from error
     finally:
         if process.stdout is not None:
             process.stdout.close()
@@ -100,7 +110,10 @@ def run_helper(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
         if "ok" not in line:
             say(line)
     if process.returncode != 0:
-        raise HostError("nothing was changed: the helper was not allowed to run as administrator")
+        raise HostError(
+            "nothing was changed: the helper was not allowed to run as administrator, or could not. Allow it where the "
+            "system asks, or run the same command as administrator"
+        )
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
@@ -113,7 +126,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 def _quoted(word: str) -> str:
     """For PowerShell; words that Start-Process makes a command line of need quotes of their own inside."""
-    return "'" + word.replace("'", "''") + "'"
+    # It takes typographic quotes for quotes, too.
+    return "'" + re.sub("(['\u2018\u2019\u201a\u201b])", r"\1\1", word) + "'"
 
 
 def _top() -> str:

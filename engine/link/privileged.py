@@ -36,6 +36,7 @@ from engine.link.tune import (
     check_host,
     check_interface,
     check_values,
+    private_subnet,
     steps_of,
 )
 from engine.link.tune_before import read_before, read_settings
@@ -112,6 +113,7 @@ def check(change: Change, network: Network, settings: dict[str, tuple[int, ...]]
             for name, values in change.values.items():
                 check_values(name, values, settings.get(name, ()))
         case Firewall():
+            private_subnet(change.peer_host)
             if sys.platform != "win32":
                 raise UserError("only Windows' firewall is ever told anything")
 

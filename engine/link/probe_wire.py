@@ -44,6 +44,9 @@ _BLOCK_BYTES = 1 << 20
 # Longer than any pause of a sound link.
 IO_TIMEOUT_S = 3.0
 
+# A stream or a burst that takes longer is given up: its other end may send a byte now and then for ever.
+LONGEST_S = MAX_STREAM_S + IO_TIMEOUT_S
+
 # The numbers that systems have for "do not fragment"; Python does not name them all.
 _LINUX_MTU_DISCOVER = {socket.AF_INET: (0, 10), socket.AF_INET6: (41, 23)}
 _LINUX_PROBE = 3  # sets the flag, and heeds no limit learnt before
@@ -135,11 +138,14 @@ def send_for(connection: socket.socket, seconds: float, budget: Budget) -> None:
     connection.shutdown(socket.SHUT_WR)
 
 
-def receive_all(connection: socket.socket, budget: Budget) -> tuple[int, float]:
+def receive_all(
+    connection: socket.socket, budget: Budget, *, longest_s: float = LONGEST_S
+) -> tuple[int, float]:
     """Receive to the end: bytes and seconds after the start that is not counted. Raises OSError."""
     block = memoryview(bytearray(_BLOCK_BYTES))
     n_bytes, began_s, last_s = 0, None, 0.0
     omit_until_s = time.monotonic() + OMIT_S
+    give_up_at_s = time.monotonic() + longest_s
     while n := connection.recv_into(block):
         if not budget.take(n):
             break
@@ -148,14 +154,21 @@ def receive_all(connection: socket.socket, budget: Budget) -> tuple[int, float]:
             n_bytes += n
         elif last_s >= omit_until_s:
             began_s = last_s
+        if last_s > give_up_at_s:
+            break
     return (n_bytes, last_s - began_s) if began_s is not None else (0, 0.0)
 
 
-def receive_burst(connection: socket.socket, n_bytes: int, budget: Budget) -> bool:
-    """Receive so many bytes; False at the end of the connection. Raises OSError."""
+def receive_burst(
+    connection: socket.socket, n_bytes: int, budget: Budget, *, longest_s: float = LONGEST_S
+) -> bool:
+    """Receive so many bytes; False at the end of the connection, or of all patience. Raises OSError."""
     block = memoryview(bytearray(min(n_bytes, _BLOCK_BYTES)))
     left = n_bytes
+    give_up_at_s = time.monotonic() + longest_s
     while left:
+        if time.monotonic() > give_up_at_s:
+            return False
         n = connection.recv_into(block[: min(left, len(block))])
         if not n or not budget.take(n):
             return False

@@ -316,6 +316,14 @@ def check_interface(network: Network, interface: Interface) -> None:
 
 def check_host(network: Network, interface: Interface, host: str) -> None:
     """Raises UserError for an address that this computer must not take."""
+    subnet = private_subnet(host)
+    for taken in taken_networks([network], but=[interface.name]):
+        if taken.overlaps(subnet):
+            raise UserError(f"{subnet} is in use on this computer already ({taken})")
+
+
+def private_subnet(host: str) -> IPv4Net:
+    """The network of one computer's address on the cable. Raises UserError for any other address."""
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError:
@@ -325,9 +333,7 @@ def check_host(network: Network, interface: Interface, host: str) -> None:
         raise UserError(f"{host} is not in a private network")
     if address in (subnet.network_address, subnet.broadcast_address):
         raise UserError(f"{host} stands for the whole network {subnet}")
-    for taken in taken_networks([network], but=[interface.name]):
-        if taken.overlaps(subnet):
-            raise UserError(f"{subnet} is in use on this computer already ({taken})")
+    return subnet
 
 
 _PRIVATE = tuple(ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
-import torch
-
 from engine.device import Device, choose_device
 from engine.errors import ModelFileError
 from engine.gguf.reader import GGUFFile
@@ -135,7 +133,7 @@ def _forms(file: GGUFFile, device: Device, weights: WeightsMode) -> dict[bool, F
     no_copy = _without_a_copy(device)
     if weights is WeightsMode.PACKED or (no_copy is Form.ROUNDING and n_weights >= _ROUNDS_FROM):
         return {True: no_copy, False: Form.PACKED}
-    dense_bytes = n_weights * torch.bfloat16.itemsize
+    dense_bytes = n_weights * device.gemm_dtype.itemsize
     fits = dense_bytes + file.n_bytes < _FREE_SHARE_FOR_WEIGHTS * device.available_bytes()
     return {True: Form.GEMM if fits else no_copy, False: Form.PACKED}
 

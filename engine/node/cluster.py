@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
+from engine import config
+from engine.cache.spec import KVType
 from engine.errors import BatonError, PeerLost, ProtocolError
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
@@ -23,7 +23,8 @@ from engine.node.engines import Engines, LoadedEngine
 from engine.node.peering.peer_link import PeerLink
 from engine.node.supervisor import State
 from engine.node.trust.identity import TrustStore
-from engine.node.workers import START, STOP, Started
+from engine.node.workers import START, STOP, Started, StartPrefill, StopPrefill
+from engine.wire.limits import MAX_NAME_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,6 @@ class Cluster:
         *,
         prefiller_for: Callable[[LoadedEngine], PeerLink | None],
         digest_of: Callable[[str], Awaitable[str]],
-        n_ctx: int,
-        n_slots: int,
         is_paired: Callable[[str], bool],
         trust: TrustStore,
         on_change: Callable[[], None],
@@ -75,7 +74,6 @@ class Cluster:
         self._engines = engines
         self._prefiller_for = prefiller_for
         self._digest_of = digest_of
-        self._n_ctx, self._n_slots = n_ctx, n_slots
         self._is_paired = is_paired
         self._trust = trust
         self._on_change = on_change
@@ -102,7 +100,11 @@ class Cluster:
 
     def look_again(self) -> None:
         """Engines, links or roles have changed."""
-        engines = {engine.model.model_id: engine for engine in self._engines.all()}
+        engines = {
+            engine.model.model_id: engine
+            for engine in self._engines.all()
+            if engine.process.state is not State.FAILED
+        }
         for model_id in list(self._joins):
             if model_id not in engines:
                 self._part(model_id)
@@ -115,8 +117,6 @@ class Cluster:
                 continue
             if join is not None and join.link is link and join.n_starts == engine.process.n_starts:
                 continue
-            if engine.process.state is State.FAILED:
-                continue
             self._begin(model_id, engine, link)
 
     def _is_only_unlinked(self, join: _Join) -> bool:
@@ -125,22 +125,26 @@ class Cluster:
 
     def _begin(self, model_id: str, engine: LoadedEngine, link: PeerLink) -> None:
         old = self._joins.get(model_id)
-        if old is not None and old.task is not None:
-            old.task.cancel()
+        if old is not None:
+            self._give_up(old, stays_with=link.peer.node_id)
         join = _Join(engine=engine, link=link, n_starts=engine.process.n_starts)
         self._joins[model_id] = join
         join.task = asyncio.create_task(self._join_for_ever(join), name=f"join {model_id}")
 
     def _part(self, model_id: str) -> None:
         join = self._joins.pop(model_id)
-        if join.task is not None:
-            join.task.cancel()
         join.engine.retarget(_NO_WORKER)
-        if join.digest and join.link.is_open:
-            self._spawn(_tell_to_stop(join.link, join.digest))
+        self._give_up(join)
         self._on_change()
 
-    def _spawn(self, work: Any) -> None:
+    def _give_up(self, join: _Join, *, stays_with: str = "") -> None:
+        """Have the other computer end the worker, but for one of the id where the engine stays."""
+        if join.task is not None:
+            join.task.cancel()
+        if join.digest and join.link.is_open and join.link.peer.node_id != stays_with:
+            self._spawn(_tell_to_stop(join.link, join.digest))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -168,20 +172,23 @@ class Cluster:
         model_id = engine.model.model_id
         join.digest = await self._digest_of(model_id)
         self._trust.add_certificate(link.peer.certificate_der)
-        asked = {
-            "digest": join.digest,
-            "model": model_id,
-            "n_ctx": self._n_ctx,
-            "n_slots": self._n_slots,
-        }
         self._note(join, f"{link.peer.name} is loading it")
+        dial = None if link.is_dialled else await self._have_listen(engine, link)
+        kv_type = engine.settings[config.KV_TYPE]
+        asked = StartPrefill(
+            digest=join.digest,
+            model=model_id[:MAX_NAME_CHARS],
+            n_ctx=engine.settings[config.CTX],
+            n_slots=engine.settings[config.SLOTS],
+            kv_type=None if kv_type == config.KV_TYPE.default else KVType(kv_type),
+            dial=dial,
+        )
+        started = await link.call(START, asked, gives=Started, timeout_s=_START_TIMEOUT_S)
         if link.is_dialled:
-            started = _started(await link.call(START, asked, timeout_s=_START_TIMEOUT_S))
+            if started.port is None:
+                raise ProtocolError(f"{link.peer.name} does not say where its worker is: update Baton there")
             address = Address(host=link.remote_host, port=started.port)
             engine.retarget(Target(dial=str(address), trust=link.peer.fingerprint))
-        else:
-            port = await self._have_listen(engine, link)
-            await link.call(START, asked | {"dial": port}, timeout_s=_START_TIMEOUT_S)
         self._note(join, "")
 
     async def _have_listen(self, engine: LoadedEngine, link: PeerLink) -> int:
@@ -202,14 +209,6 @@ class Cluster:
             self._on_change()
 
 
-def _started(answer: Any) -> Started:
-    """Raises ProtocolError for what is no answer."""
-    try:
-        return msgspec.convert(answer, Started)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"the other computer does not say where its worker is: {error}") from None
-
-
 async def _until_alone(engine: LoadedEngine) -> None:
     """Wait until the engine has had no worker for some time."""
     while True:
@@ -225,4 +224,4 @@ async def _until_alone(engine: LoadedEngine) -> None:
 
 async def _tell_to_stop(link: PeerLink, digest: str) -> None:
     with contextlib.suppress(BatonError):
-        await link.call(STOP, {"digest": digest})
+        await link.call(STOP, StopPrefill(digest=digest))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import httpx
@@ -25,7 +25,9 @@ from starlette.types import Receive, Scope, Send
 
 from engine.errors import BatonError, HostError, InvalidRequest, PeerError, PeerLost, ProtocolError
 from engine.node.engines import Engines, LoadedEngine
+from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
+from engine.node.peering.peer_messages import MAX_MESSAGE_BYTES
 from engine.server import sse
 from engine.server.errors import Refused, error_body, status_of
 from engine.server.exchange import Exchanges
@@ -109,10 +111,12 @@ class Front:
         models: Callable[[], list[dict[str, Any]]],
         refresh: Callable[[], Awaitable[None]],
         problem_of: Callable[[str], str],
+        keys: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
 
-        `problem_of(name)` is why a model that is there is not among them.
+        `problem_of(name)` is why a model that is there is not among them. `keys` are the keys that are taken now, in
+        place of that of `settings`.
         """
         self._engines = engines
         self._settings = settings
@@ -120,6 +124,7 @@ class Front:
         self._list = models
         self._refresh = refresh
         self._problem_of = problem_of
+        self._keys = keys
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -141,11 +146,15 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings)],
+            middleware=[Middleware(Guard, settings=self._settings, keys=self._keys)],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()
         return app
+
+    def offer_methods(self, offers: Offers) -> None:
+        """Let paired computers pass their clients' requests on to this one."""
+        offers.streams[PASSED_ON] = Method(self._answer_peer, Ask, MAX_MESSAGE_BYTES)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -224,7 +233,8 @@ class Front:
             ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
-            using.enter_context(engine.in_use())
+            if ask.method == "POST":  # who only looks at an engine keeps it from nothing
+                using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
             return _EngineAnswer(engine, response, using.pop_all())
 
@@ -262,26 +272,29 @@ class Front:
         raise _no_such_model(name, models)
 
     async def _ask_peer(self, link: PeerLink, ask: Ask) -> Answer:
-        parts = link.stream(PASSED_ON, asdict(ask))
-        try:
-            return _PeerAnswer(await anext(parts), parts)
-        except (StopAsyncIteration, msgspec.ValidationError):
+        parts = link.stream(PASSED_ON, ask, gives=_Head | bytes)
+        head = await anext(parts, None)
+        if not isinstance(head, _Head):
             await parts.aclose()
-            raise ProtocolError(f"what {link.peer.name} answers is no answer") from None
+            raise ProtocolError(
+                f"what {link.peer.name} answers is no answer: both need the same version of Baton"
+            )
+        return _PeerAnswer(head, parts)
 
-    async def answer_peer(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
+    async def _answer_peer(self, link: PeerLink, ask: Ask) -> AsyncGenerator[Any, None]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
         try:
-            answer = await self._ask_here(_checked(params))
+            _check(ask)
+            answer = await self._ask_here(ask)
         except BatonError as error:
             headers = {}
             if isinstance(error, Refused) and error.retry_after_s is not None:
                 headers["retry-after"] = str(error.retry_after_s)
-            yield {"status": status_of(error), "headers": {"content-type": "application/json", **headers}}
+            yield _Head(status=status_of(error), headers={"content-type": "application/json", **headers})
             yield encode_json(error_body(error))
             return
         try:
-            yield {"status": answer.status, "headers": dict(answer.headers)}
+            yield _Head(status=answer.status, headers=dict(answer.headers))
             async for part in answer.parts():
                 yield part
         finally:
@@ -315,12 +328,11 @@ class _EngineAnswer:
 class _PeerAnswer:
     """What the engine of a peer answers."""
 
-    def __init__(self, head: Mapping[str, Any], parts: Any) -> None:
-        found = msgspec.convert(head, _Head)
-        self.status = found.status
+    def __init__(self, head: _Head, parts: AsyncGenerator[Any, None]) -> None:
+        self.status = head.status
         self.headers = [
             (name, value)
-            for name, value in found.headers.items()
+            for name, value in head.headers.items()
             if name in _PEER_HEADERS and _is_plain(value)
         ]
         self._parts = parts
@@ -389,15 +401,13 @@ class _Passing:
             await answer.close()
 
 
-def _checked(params: Any) -> Ask:
-    """What a peer asks, which is what a client may ask here. Raises InvalidRequest, or msgspec's ValidationError."""
-    ask = msgspec.convert(params, Ask)
+def _check(ask: Ask) -> None:
+    """What a peer asks is what a client may ask here. Raises InvalidRequest."""
     path = ask.path.partition("?")[0]
     is_known = path in (*_MODEL_PATHS, *_ENGINE_PATHS) or path.startswith("/requests/")
     is_known = is_known and _is_plain(ask.path)
     if not is_known or ask.method not in ("GET", "HEAD", "POST"):
         raise InvalidRequest(f"there is no {path[:100]} here")
-    return ask
 
 
 def _is_plain(value: str) -> bool:

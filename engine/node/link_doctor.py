@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import psutil
 
-from engine.errors import BatonError, HostError, PeerError, PeerLost, ProtocolError, UserError
+from engine.errors import BatonError, HostError, PeerError, PeerLost, UserError
 from engine.link.ceilings import Ceiling, Ceilings, ceiling_of, seen_from_there
 from engine.link.elevate import run_helper
 from engine.link.interfaces import Counters, Network, read_network
@@ -28,6 +28,7 @@ from engine.link.probe_wire import TOKEN_BYTES
 from engine.link.report import HostFacts, PeerHalf, Report
 from engine.link.tuning import PeerEnd, Preview, preview
 from engine.node.finding.interface_events import InterfaceEvents
+from engine.node.peering.offers import Handler, Method
 
 if TYPE_CHECKING:
     from engine.node.peering.peer_link import PeerLink
@@ -51,22 +52,33 @@ NO_PEER = (
 )
 
 
-class _Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other computer answers when it has opened ports for a probe."""
+class _Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """Ports that the other computer has opened for a probe."""
+
+    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+    def target(self, link: PeerLink) -> Target:
+        return Target(
+            local_host=link.local_host,
+            peer_host=link.remote_host,
+            udp_port=self.udp_port,
+            tcp_port=self.tcp_port,
+            token=self.token,
+        )
+
+
+class _Opened(_Ports, frozen=True, kw_only=True):
+    """Where this computer is to measure, and what the other one tells of itself."""
 
     facts: HostFacts
     interface: Annotated[str, msgspec.Meta(max_length=256)]
-    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 
 
-class _MeasureAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Ports that the other computer has opened, for this one to measure."""
+class _MeasureAsked(_Ports, frozen=True, kw_only=True):
+    """The other computer wants this one to measure; `mtu` is that of the interface there."""
 
-    udp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     mtu: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
@@ -136,13 +148,13 @@ class LinkDoctor:
         """What the link to that computer was measured to carry; None where it was not, or has changed since."""
         return self._ceilings.of_peer(peer_id, self._network)
 
-    def handlers(self) -> dict[str, Callable[[PeerLink, Any], Awaitable[Any]]]:
+    def methods(self) -> dict[str, Method[Handler]]:
         return {
-            "link.facts": self._tell_facts,
-            "link.open": self._open,
-            "link.close": self._close,
-            "link.measure": self._measure_for_peer,
-            "link.probed": self._hear_ceiling,
+            "link.facts": Method(self._tell_facts, None),
+            "link.open": Method(self._open, None),
+            "link.close": Method(self._close, None),
+            "link.measure": Method(self._measure_for_peer, _MeasureAsked),
+            "link.probed": Method(self._hear_ceiling, Ceiling),
         }
 
     async def probe(self, say: Say = lambda part: None, *, peer_id: str = "") -> Report:
@@ -267,7 +279,7 @@ class LinkDoctor:
     async def _probe_peer(self, link: PeerLink, here: HostFacts, say: Say) -> tuple[PeerHalf | None, str]:
         """The other computer's half, and what of it could not be measured."""
         try:
-            opened = _checked(await link.call("link.open", None, timeout_s=_FACTS_TIMEOUT_S), _Opened)
+            opened = await link.call("link.open", gives=_Opened, timeout_s=_FACTS_TIMEOUT_S)
         except PeerError as error:
             return None, f"{link.peer.name} did not take part in the probe: {error}"
         local = interface_holding(here.network, link.local_host)
@@ -278,25 +290,18 @@ class LinkDoctor:
             local_interface=local,
             peer_interface=opened.interface,
         )
-        target = Target(
-            local_host=link.local_host,
-            peer_host=link.remote_host,
-            udp_port=opened.udp_port,
-            tcp_port=opened.tcp_port,
-            token=opened.token,
-        )
         try:
             try:
                 path = await self._measure(
                     link,
-                    target,
+                    opened.target(link),
                     local_mtu=_mtu(here.network, local),
                     peer_mtu=_mtu(opened.facts.network, opened.interface),
                     say=say,
                 )
                 after = (await asyncio.to_thread(read_network)).named(local)
             finally:
-                counted = _checked(await link.call("link.close", None, timeout_s=_FACTS_TIMEOUT_S), Counters)
+                counted = await link.call("link.close", gives=Counters, timeout_s=_FACTS_TIMEOUT_S)
         except PeerError as error:
             return half, str(error)
         before = here.network.named(local)
@@ -334,34 +339,23 @@ class LinkDoctor:
             asked = _MeasureAsked(
                 udp_port=ports.udp_port, tcp_port=ports.tcp_port, token=ports.token, mtu=mtu
             )
-            params = msgspec.to_builtins(asked, builtin_types=(bytes,))
-            measured = _checked(
-                await link.call("link.measure", params, timeout_s=_MEASURE_TIMEOUT_S), PathMeasures
+            measured = await link.call(
+                "link.measure", asked, gives=PathMeasures, timeout_s=_MEASURE_TIMEOUT_S
             )
         finally:
             await asyncio.to_thread(ports.close)
-        found: PathMeasures = measured.seen_from_there()
-        return found
+        return measured.seen_from_there()
 
-    async def _measure_for_peer(self, link: PeerLink, params: Any) -> Any:
+    async def _measure_for_peer(self, link: PeerLink, asked: _MeasureAsked) -> PathMeasures:
         """Measure the way to the ports that the other computer has opened."""
-        asked = _checked(params, _MeasureAsked)
         if self._probing.locked():
             raise UserError(_BUSY)
         async with self._probing:
             network = await asyncio.to_thread(read_network)
-            target = Target(
-                local_host=link.local_host,
-                peer_host=link.remote_host,
-                udp_port=asked.udp_port,
-                tcp_port=asked.tcp_port,
-                token=asked.token,
-            )
             local_mtu = _mtu(network, interface_holding(network, link.local_host))
-            measured = await asyncio.to_thread(
-                measure, target, local_mtu=local_mtu, peer_mtu=asked.mtu, say=lambda part: None
+            return await asyncio.to_thread(
+                measure, asked.target(link), local_mtu=local_mtu, peer_mtu=asked.mtu, say=lambda part: None
             )
-        return msgspec.to_builtins(measured)
 
     async def _keep(self, link: PeerLink) -> None:
         """Keep what the last report says of the link, here and there."""
@@ -374,17 +368,19 @@ class LinkDoctor:
         if there is not None:
             seen = seen_from_there(ceiling, self._node_id, there)
             with contextlib.suppress(PeerError):
-                await link.call("link.probed", msgspec.to_builtins(seen))
+                await link.call("link.probed", seen)
 
-    async def _tell_facts(self, link: PeerLink, params: Any) -> Any:
-        return msgspec.to_builtins(await asyncio.to_thread(read_facts))
+    async def _tell_facts(self, link: PeerLink, _: None) -> HostFacts:
+        return await asyncio.to_thread(read_facts)
 
-    async def _open(self, link: PeerLink, params: Any) -> Any:
+    async def _open(self, link: PeerLink, _: None) -> _Opened:
         """Open ports for the other computer's probe; an earlier probe's are closed."""
         if self._probing.locked():
             raise UserError(_BUSY)
-        await self._stop_answering(link.peer.node_id)
         facts = await asyncio.to_thread(read_facts)
+        await self._stop_answering(link.peer.node_id)
+        if link.peer.node_id in self._answering:
+            raise UserError(_BUSY)  # it has asked more than once at a time
         try:
             ports = ProbePorts(link.local_host, link.remote_host)
         except OSError as error:
@@ -394,22 +390,21 @@ class LinkDoctor:
         self._answering[link.peer.node_id] = _Answering(
             ports, interface, found.counters if found else Counters()
         )
-        opened = _Opened(
+        return _Opened(
             facts=facts,
             interface=interface,
             udp_port=ports.udp_port,
             tcp_port=ports.tcp_port,
             token=ports.token,
         )
-        return msgspec.to_builtins(opened, builtin_types=(bytes,))
 
-    async def _close(self, link: PeerLink, params: Any) -> Any:
+    async def _close(self, link: PeerLink, _: None) -> Counters:
         """Close the ports, and tell what was counted while they were open."""
         answering = await self._stop_answering(link.peer.node_id)
         if answering is None:
-            return msgspec.to_builtins(Counters())
+            return Counters()
         after = (await asyncio.to_thread(read_network)).named(answering.interface)
-        return msgspec.to_builtins(after.counters.since(answering.before) if after else Counters())
+        return after.counters.since(answering.before) if after else Counters()
 
     async def _stop_answering(self, peer_id: str) -> _Answering | None:
         answering = self._answering.pop(peer_id, None)
@@ -417,14 +412,12 @@ class LinkDoctor:
             await asyncio.to_thread(answering.ports.close)
         return answering
 
-    async def _hear_ceiling(self, link: PeerLink, params: Any) -> Any:
+    async def _hear_ceiling(self, link: PeerLink, ceiling: Ceiling) -> None:
         """What the other computer has measured of the link between the two."""
-        ceiling = _checked(params, Ceiling)
         if ceiling.peer_id == link.peer.node_id:
             await asyncio.to_thread(self._ceilings.keep, ceiling)
             await self._read_network()
             self._on_change()
-        return None
 
 
 def _outline() -> object:
@@ -435,7 +428,7 @@ def _outline() -> object:
 async def _peer_end(link: PeerLink) -> PeerEnd | None:
     """The other computer's end; None where it does not say, as older versions do not."""
     try:
-        facts = _checked(await link.call("link.facts", timeout_s=_FACTS_TIMEOUT_S), HostFacts)
+        facts = await link.call("link.facts", gives=HostFacts, timeout_s=_FACTS_TIMEOUT_S)
     except PeerError as error:
         log.info("%s does not tell of its network: %s", link.peer.name, error)
         return None
@@ -450,13 +443,3 @@ def _mtu(network: Network, name: str) -> int:
     """Of an interface; the largest there is where it is not known."""
     interface = network.named(name)
     return interface.mtu if interface is not None else max(each.mtu for each in network.interfaces)
-
-
-def _checked(found: Any, kind: type[Any]) -> Any:
-    """What the other computer said, as `kind`; raises PeerError where it is nothing of the sort."""
-    try:
-        return msgspec.convert(found, kind)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(
-            f"what the other computer says of its link cannot be read ({error}): both need the same version of Baton"
-        ) from error

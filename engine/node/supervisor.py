@@ -172,6 +172,18 @@ class EngineProcess:
         self._stopping = True
         await to_its_end(self._stop())
 
+    async def start_anew(self) -> None:
+        """End the process, and start it again with `words` as they are now; returns when that has begun."""
+        n_starts, process = self.n_starts, self._process
+        if self._keeper is None or self._keeper.done():
+            self.start()
+            return
+        if process is not None and process.returncode is None:
+            self._hung = "it was ended to be started anew, with other settings"
+            await end_process(process)
+        over = (State.FAILED, State.STOPPED)
+        await self._until(lambda: self.n_starts > n_starts or self.state in over, LONGEST_WAIT_S + _GRACE_S)
+
     async def _stop(self) -> None:
         if self._keeper is None:
             return
@@ -285,19 +297,20 @@ class EngineProcess:
 
     async def _watch_health(self, process: asyncio.subprocess.Process) -> None:
         """Kill an engine that has said that it is ready and answers nothing any more."""
-        n_missed = 0
+        n_missed, heard_s = 0, time.monotonic()
         async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
             while n_missed < _HEALTH_MISSES:
                 await asyncio.sleep(_HEALTH_EVERY_S)
                 if self.port is None:
+                    heard_s = time.monotonic()
                     continue
                 try:
                     await client.get(f"http://127.0.0.1:{self.port}/health")
-                    n_missed = 0
+                    n_missed, heard_s = 0, time.monotonic()
                 except httpx.HTTPError:
                     n_missed += 1
-        silent_s = _HEALTH_MISSES * (_HEALTH_EVERY_S + _HEALTH_TIMEOUT_S)
-        self._hung = f"it had stopped answering for {silent_s:g} s, and was ended"
+        silent_s = time.monotonic() - heard_s
+        self._hung = f"it had stopped answering for {silent_s:.0f} s, and was ended"
         process.kill()
 
     def _write(self, line: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QLabel, QWidget
+from PySide6.QtWidgets import QAbstractButton, QCheckBox, QLabel, QWidget
 
 from app.bridge import Bridge
 from app.context import Context
@@ -64,8 +64,7 @@ class Opened:
     def close(self) -> None:
         self.state.close()
         self.window.hide()
-        self.bridge.run(self.client.close())
-        self.bridge.close()
+        self.bridge.close(self.client.close())
         self.window.deleteLater()
 
 
@@ -100,7 +99,9 @@ def wait(is_so: Callable[[], object], timeout_ms: int = TIMEOUT_MS) -> None:
 
 def click(widget: QWidget) -> None:
     assert widget.isEnabled(), "it cannot be clicked"
-    QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=QPoint(widget.width() // 2, widget.height() // 2))
+    # a check box hears clicks on its mark and words alone, which are at its left
+    x = 8 if isinstance(widget, QCheckBox) else widget.width() // 2
+    QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=QPoint(x, widget.height() // 2))
 
 
 def button(within: QWidget, text: str) -> QAbstractButton:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import BatonError
+from engine.errors import BatonError, PeerLost
 from engine.node.agreeing.measure import Measurement
 from engine.node.agreeing.reports import METHOD as REPORT
 from engine.node.agreeing.reports import About, Reports
@@ -22,7 +22,8 @@ from engine.node.agreeing.roles import Report, Roles, agree
 from engine.node.agreeing.wishes import Wishes
 from engine.node.models.model_folder import LocalModel
 from engine.node.models.shelf import Shelf
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Agreement:
     def offer_methods(self, offers: Offers) -> None:
         self._reports.offer_methods(offers)
         self._wishes.offer_methods(offers)
-        offers.news[_CHANGED] = lambda link, params: self._woken.set()
+        offers.news[_CHANGED] = Method(lambda link, params: self._woken.set(), None)
 
     def greet(self, link: PeerLink) -> None:
         """A paired computer has come."""
@@ -95,12 +96,21 @@ class Agreement:
             link.tell(_CHANGED)
         self._on_change()
 
+    def set_size(self, *, n_ctx: int, n_slots: int) -> None:
+        """Engines are started with other room from now on."""
+        self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._woken.set()
+
     async def measure(self, model: LocalModel) -> Measurement:
         """As `Reports.measure`; roles follow."""
         found = await self._reports.measure(model)
         self._failures.pop(model.digest or "", None)
         self.changed()
         return found
+
+    def device_bytes(self, digest: str) -> int:
+        """The memory of the device where that model is computed; 0 where that is the computer's own, or not known."""
+        return self._reports.device_bytes(digest)
 
     def with_peer(self, node_id: str, model_id: str | None) -> Roles | None:
         """What was agreed with that computer for the model, by its id here; of any model where none is named."""
@@ -141,23 +151,32 @@ class Agreement:
 
     async def _agree_with_all(self) -> None:
         self._unmeasured = {}
-        found = {link.peer.node_id: await self._agree_with(link) for link in list(self._links())}
+        links = list(self._links())
+        agreed = await asyncio.gather(*map(self._agree_with, links))
+        found = {link.peer.node_id: roles for link, roles in zip(links, agreed, strict=True)}
         if found != self._roles:
             self._roles = found
             self._on_change()
 
     async def _agree_with(self, link: PeerLink) -> dict[str, Roles]:
-        """Of each model that both have. One that the other computer says nothing of keeps what was agreed before."""
+        """Of each model that both have. One that the other computer says nothing of keeps what was agreed before.
+
+        Who does not answer at all is not asked of the next one.
+        """
         agreed: dict[str, Roles] = {}
+        is_silent = False
         for model in self._shelf.models:
             if model.digest is None or model.problem:
                 continue
             about = About(digest=model.digest, n_ctx=self._n_ctx, n_slots=self._n_slots)
-            try:
-                told = await link.call(REPORT, msgspec.to_builtins(about))
-                theirs = msgspec.convert(told, Report)
-            except (BatonError, msgspec.ValidationError) as error:
-                log.info("%s does not say how it runs %s: %s", link.peer.name, model.model_id, error)
+            theirs: Report | None = None
+            if not is_silent:
+                try:
+                    theirs = await link.call(REPORT, about, gives=Report)
+                except BatonError as error:
+                    log.info("%s does not say how it runs %s: %s", link.peer.name, model.model_id, error)
+                    is_silent = isinstance(error, PeerLost)
+            if theirs is None:
                 if (known := self.with_peer(link.peer.node_id, model.model_id)) is not None:
                     agreed[model.model_id] = known
                 continue

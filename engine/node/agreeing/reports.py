@@ -15,7 +15,8 @@ from engine.node.agreeing.measure import Measurement, Measurements
 from engine.node.agreeing.roles import Report
 from engine.node.models.model_folder import LocalModel
 from engine.node.models.shelf import Shelf
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 
 METHOD = "roles.report"
 
@@ -41,14 +42,14 @@ class Reports:
         link_bytes_per_s: Callable[[str], float | None],
     ) -> None:
         self._node_id = node_id
-        self._name = name
+        self.name = name
         self._shelf = shelf
         self._measurements = measurements
         self._link_bytes_per_s = link_bytes_per_s
         self._measured: dict[str, Measurement] = {}
 
     def offer_methods(self, offers: Offers) -> None:
-        offers.calls[METHOD] = self._answer
+        offers.calls[METHOD] = Method(self._answer, About)
 
     async def measure(self, model: LocalModel) -> Measurement:
         """Have reports of this model say how fast it runs here: measured now, if it never was.
@@ -66,7 +67,7 @@ class Reports:
         model = self._model(about.digest)
         return Report(
             node_id=self._node_id,
-            name=self._name,
+            name=self.name,
             memory_bytes=psutil.virtual_memory().total,
             has_model=model is not None,
             needed_bytes=model.needed_bytes(n_ctx=about.n_ctx, n_slots=about.n_slots) if model else 0,
@@ -74,6 +75,11 @@ class Reports:
             measurement=self._measurement(about.digest),
             link_bytes_per_s=self._link_bytes_per_s(peer_id),
         )
+
+    def device_bytes(self, digest: str) -> int:
+        """As a measurement of that model has it, 0 where there is none."""
+        found = self._measurement(digest)
+        return found.device_bytes if found is not None else 0
 
     def snapshot(self) -> dict[str, Any]:
         memory = psutil.virtual_memory()
@@ -90,9 +96,8 @@ class Reports:
             "measured": {model_id: msgspec.to_builtins(found) for model_id, found in measured.items()},
         }
 
-    async def _answer(self, link: PeerLink, params: Any) -> Any:
-        about = msgspec.convert(params, About)
-        return msgspec.to_builtins(self.of(about, link.peer.node_id))
+    async def _answer(self, link: PeerLink, about: About) -> Report:
+        return self.of(about, link.peer.node_id)
 
     def _model(self, digest: str) -> LocalModel | None:
         try:

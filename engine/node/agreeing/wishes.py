@@ -12,7 +12,8 @@ import msgspec
 from engine.errors import InvalidRequest
 from engine.files import write_whole
 from engine.node.agreeing.roles import Wish, later
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 
 _METHOD = "roles.wish"
 _MAX_FILE_BYTES = 65_536
@@ -42,7 +43,7 @@ class Wishes:
         self._wishes = self._read()
 
     def offer_methods(self, offers: Offers) -> None:
-        offers.news[_METHOD] = self._hear
+        offers.news[_METHOD] = Method(self._hear, Wish)
 
     def with_peer(self, node_id: str) -> Wish:
         return self._wishes.get(node_id, Wish())
@@ -53,7 +54,7 @@ class Wishes:
 
     def greet(self, link: PeerLink) -> None:
         """Tell a computer that has just come what is wished here."""
-        link.tell(_METHOD, msgspec.to_builtins(self.with_peer(link.peer.node_id)))
+        link.tell(_METHOD, self.with_peer(link.peer.node_id))
 
     def say(self, prefill: str, links: Iterable[PeerLink]) -> None:
         """From now on that computer of the pair is to prefill, or "auto". Raises InvalidRequest for what is neither.
@@ -82,12 +83,10 @@ class Wishes:
     def _may_say(self, prefill: str, peer: str) -> bool:
         return prefill in ("auto", self._node_id, peer)
 
-    def _hear(self, link: PeerLink, params: Any) -> None:
+    def _hear(self, link: PeerLink, wish: Wish) -> None:
         peer = link.peer.node_id
-        with contextlib.suppress(msgspec.ValidationError):
-            wish = msgspec.convert(params, Wish)
-            if self._may_say(wish.prefill, peer) and wish.count <= self.with_peer(peer).count + _MAX_AHEAD:
-                self._take(peer, wish)
+        if self._may_say(wish.prefill, peer) and wish.count <= self.with_peer(peer).count + _MAX_AHEAD:
+            self._take(peer, wish)
 
     def _take(self, peer: str, wish: Wish) -> None:
         if later(wish, self.with_peer(peer)) == self.with_peer(peer):

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.node.control.lines import KEEPALIVE_S
 from engine.node.news import News
 from engine.server import sse
 from engine.server.errors import Refused
@@ -30,7 +31,6 @@ MAX_LISTENERS = 64
 
 # A part that changes all the time is told this often.
 _AT_MOST_EVERY_S = 0.1
-_KEEPALIVE_S = 1.0
 
 
 def build_control_app(node: Any, token: str, routes: Sequence[BaseRoute]) -> Starlette:
@@ -99,7 +99,7 @@ class _EventStream:
 
     async def _next(self) -> bytes:
         try:
-            await asyncio.wait_for(self._listener.woken.wait(), _KEEPALIVE_S)
+            await asyncio.wait_for(self._listener.woken.wait(), KEEPALIVE_S)
         except TimeoutError:
             return sse.KEEPALIVE
         await asyncio.sleep(_AT_MOST_EVERY_S)

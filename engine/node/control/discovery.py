@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from engine.node.control.asked import asked_of
 from engine.node.finding.discovery import Discovery
-from engine.server.fields import Fields
-from engine.server.handlers import content_of
 from engine.server.json import JSONResponse
 
-_MAX_BODY_BYTES = 4096
+
+class _Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`address` is HOST[:PORT]."""
+
+    address: Annotated[str, Meta(max_length=320)]
 
 
 def routes() -> list[BaseRoute]:
@@ -27,9 +34,9 @@ async def _show(request: Request) -> Response:
 
 
 async def _add(request: Request) -> Response:
-    """{"address": "HOST[:PORT]"}: look there, too."""
-    fields = Fields(await content_of(request, _MAX_BODY_BYTES))
-    return JSONResponse({"address": _discovery(request).add_manual(fields.text("address", ""))})
+    """Look there, too."""
+    asked = await asked_of(request, _Add)
+    return JSONResponse({"address": _discovery(request).add_manual(asked.address)})
 
 
 async def _remove(request: Request) -> Response:

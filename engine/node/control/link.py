@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
-from engine.errors import BatonError, InvalidRequest
+from engine.errors import InvalidRequest
 from engine.link.report import Report
 from engine.link.tune import MAX_MTU, MIN_MTU
 from engine.node.control.asked import asked_of
+from engine.node.control.lines import Items, lines
 from engine.node.link_doctor import LinkDoctor
-from engine.server.json import JSONResponse, encode
+from engine.server.json import JSONResponse
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -50,29 +50,25 @@ async def _link(request: Request) -> Response:
 
 
 async def _probe(request: Request) -> Response:
-    """Lines of JSON: `part` as each begins, and at last `report`, or `error`."""
+    """Lines: `part` as each begins, and at last `report`."""
     asked = await asked_of(request, _ProbeAsked)
+    return lines(_probed(_doctor(request), asked.peer))
+
+
+async def _probed(doctor: LinkDoctor, peer_id: str) -> Items:
+    """Whoever goes away while it runs ends nothing: the report is kept."""
     parts: asyncio.Queue[str | None] = asyncio.Queue()
-    doctor = _doctor(request)
 
-    async def probe() -> Report:
-        try:
-            return await doctor.probe(parts.put_nowait, peer_id=asked.peer)
-        finally:
-            parts.put_nowait(None)
+    def over(probing: asyncio.Task[Report]) -> None:
+        parts.put_nowait(None)
+        if not probing.cancelled():
+            probing.exception()  # told below, or to nobody
 
-    # Whoever goes away while it runs ends nothing: the report is kept.
-    probing = asyncio.create_task(probe())
-
-    async def lines() -> AsyncIterator[bytes]:
-        while (part := await parts.get()) is not None:
-            yield encode({"part": part}) + b"\n"
-        try:
-            yield encode({"report": await probing}) + b"\n"
-        except BatonError as error:
-            yield encode({"error": {"message": str(error), "type": type(error).__name__}}) + b"\n"
-
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    probing = asyncio.create_task(doctor.probe(parts.put_nowait, peer_id=peer_id))
+    probing.add_done_callback(over)
+    while (part := await parts.get()) is not None:
+        yield {"part": part}
+    yield {"report": probing.result()}
 
 
 async def _plan(request: Request) -> Response:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
 from engine.node.control.asked import asked_of
+from engine.node.control.lines import Items, lines
 from engine.node.models.model_folder import ToldModel
 from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Silent
-from engine.server.errors import error_body
-from engine.server.json import JSONResponse, encode
+from engine.server.json import JSONResponse
 
-# Between two signs of life to a client that watches.
-_KEEPALIVE_S = 1.0
+# A paired computer that takes longer is shown without its models; who asks here waits ten seconds.
+_TIMEOUT_S = 5.0
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -83,11 +82,9 @@ async def _models(request: Request) -> Response:
 async def _models_of(link: PeerLink) -> dict[str, Any]:
     about = {"node_id": link.peer.node_id, "name": link.peer.name, "models": [], "problem": ""}
     try:
-        models = msgspec.convert(await link.call("models.list"), list[ToldModel])
+        models = await link.call("models.list", gives=list[ToldModel], timeout_s=_TIMEOUT_S)
     except BatonError as error:
         return {**about, "problem": str(error)}
-    except msgspec.ValidationError as error:
-        return {**about, "problem": f"it told of its models what is not valid: {error}"}
     return {**about, "models": msgspec.to_builtins(models)}
 
 
@@ -98,12 +95,12 @@ async def _send(request: Request) -> Response:
     await node.shelf.refresh()
     model, link = node.shelf.find(asked.model), _link_to(node, asked.to)
 
-    async def steps() -> AsyncGenerator[dict[str, Any], None]:
+    async def steps() -> Items:
         async with contextlib.aclosing(node.copies.send(model, link)) as copies:
             async for copy in copies:
                 yield copy.snapshot()
 
-    return _lines(steps())
+    return lines(steps())
 
 
 async def _import(request: Request) -> Response:
@@ -114,10 +111,10 @@ async def _import(request: Request) -> Response:
         raise InvalidRequest("path has to be absolute", param="path")
     shelf = request.app.state.node.shelf
 
-    async def work() -> AsyncGenerator[dict[str, Any], None]:
+    async def work() -> Items:
         yield msgspec.to_builtins((await shelf.add(path, Silent(), copy=asked.copy)).told())
 
-    return _lines(work())
+    return lines(work())
 
 
 async def _measure(request: Request) -> Response:
@@ -127,10 +124,10 @@ async def _measure(request: Request) -> Response:
     await node.shelf.refresh()
     model = node.shelf.find(asked.model)
 
-    async def work() -> AsyncGenerator[dict[str, Any], None]:
+    async def work() -> Items:
         yield msgspec.to_builtins(await node.agreement.measure(model))
 
-    return _lines(work())
+    return lines(work())
 
 
 async def _unload(request: Request) -> Response:
@@ -183,29 +180,3 @@ def _link_to(node: Any, name: str | None) -> PeerLink:
     if not links:
         raise PeerUnreachable("no paired computer is there: pair one (baton pair), or start Baton on it")
     return links[0]
-
-
-def _lines(items: AsyncGenerator[dict[str, Any], None]) -> Response:
-    return StreamingResponse(_with_signs_of_life(items), media_type="application/x-ndjson")
-
-
-async def _with_signs_of_life(items: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
-    """A line for each item; an empty one now and then while none comes, and an error as the last."""
-    async with contextlib.aclosing(items):
-        coming: asyncio.Task[dict[str, Any]] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(items))
-                if not (await asyncio.wait((coming,), timeout=_KEEPALIVE_S))[0]:
-                    yield b"\n"
-                    continue
-                done, coming = coming, None
-                yield encode(done.result()) + b"\n"
-        except StopAsyncIteration:
-            return
-        except BatonError as error:
-            yield encode(error_body(error)) + b"\n"
-        finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)

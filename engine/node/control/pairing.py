@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.config import join_address
-from engine.errors import BatonError
 from engine.node.control.asked import asked_of
+from engine.node.control.lines import Items, lines
 from engine.node.finding.segments import segments
 from engine.node.trust.pairing_port import Offer, PairingPort
-from engine.server.errors import error_body
-from engine.server.json import JSONResponse, encode
+from engine.server.json import JSONResponse
 from engine.wire.messages import Role
-
-# Between two signs of life to a client that watches.
-_KEEPALIVE_S = 1.0
 
 
 class _Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,18 +57,14 @@ async def _offer(request: Request) -> Response:
     shown = {**port.describe(offer), "here": port.name, "addresses": await _addresses(offer)}
     if not asked.watch:
         return JSONResponse(shown)
-    return StreamingResponse(_lines(port, offer, shown), media_type="application/x-ndjson")
+    return lines(_watched(port, offer, shown))
 
 
-async def _lines(port: PairingPort, offer: Offer, shown: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _watched(port: PairingPort, offer: Offer, shown: dict[str, Any]) -> Items:
     try:
-        yield encode(shown) + b"\n"
-        while not (await asyncio.wait([offer.outcome], timeout=_KEEPALIVE_S))[0]:
-            yield b"\n"
-        try:
-            yield encode({"here": port.name, "paired": offer.outcome.result().describe()}) + b"\n"
-        except BatonError as error:
-            yield encode(error_body(error)) + b"\n"
+        yield shown
+        await asyncio.wait([offer.outcome])
+        yield {"here": port.name, "paired": offer.outcome.result().describe()}
     finally:
         if offer.is_good:
             await port.withdraw()

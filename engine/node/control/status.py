@@ -71,7 +71,7 @@ async def _status(request: Request) -> Response:
 
 async def _ask(link: PeerLink) -> tuple[str, Any]:
     try:
-        told = msgspec.convert(await link.call(DESCRIBE, timeout_s=_TIMEOUT_S), Told)
-    except (PeerError, msgspec.ValidationError):
+        told = await link.call(DESCRIBE, gives=Told, timeout_s=_TIMEOUT_S)
+    except PeerError:
         return link.peer.node_id, None
     return link.peer.node_id, msgspec.to_builtins(told)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.errors import BatonError, PeerLost
-from engine.server.errors import error_body
-from engine.server.fields import Fields
-from engine.server.handlers import content_of
-from engine.server.json import encode
+from engine.errors import PeerLost
+from engine.node.control.asked import asked_of
+from engine.node.control.lines import Items, lines
+from engine.node.peering.peer_link import PeerLink
 
-_MAX_BODY_BYTES = 4096
 
-# Between two signs of life to the client that waits.
-_KEEPALIVE_S = 1.0
+class _Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`peer` is a paired computer's name or id."""
+
+    peer: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 def routes() -> list[BaseRoute]:
@@ -26,25 +27,15 @@ def routes() -> list[BaseRoute]:
 
 
 async def _update(request: Request) -> Response:
-    """{"peer": NAME}: send it what runs here. Empty lines, then one with its new version or with an error."""
+    """Send a paired computer what runs here. Lines: signs of life, then its new version."""
+    asked = await asked_of(request, _Update)
     node = request.app.state.node
-    fields = Fields(await content_of(request, _MAX_BODY_BYTES))
-    peer = node.peers.named(fields.text("peer", ""))
+    peer = node.peers.named(asked.peer)
     link = node.links.get(peer.node_id)
     if link is None:
         raise PeerLost(f"{peer.name} is not connected: start Baton there")
-    return StreamingResponse(
-        _lines(asyncio.ensure_future(node.updates.send(link))), media_type="application/x-ndjson"
-    )
+    return lines(_sent(node, link))
 
 
-async def _lines(sending: asyncio.Future[str]) -> AsyncIterator[bytes]:
-    try:
-        while not (await asyncio.wait([sending], timeout=_KEEPALIVE_S))[0]:
-            yield b"\n"
-        try:
-            yield encode({"version": sending.result()}) + b"\n"
-        except BatonError as error:
-            yield encode(error_body(error)) + b"\n"
-    finally:
-        sending.cancel()
+async def _sent(node: Any, link: PeerLink) -> Items:
+    yield {"version": await node.updates.send(link)}

@@ -68,7 +68,9 @@ class Announcement:
 
     @classmethod
     def parse(cls, properties: Mapping[bytes, bytes | None], port: int | None) -> Announcement:
-        """Raises ProtocolError for what no Baton announces."""
+        """Raises ProtocolError for what no Baton announces, or only a newer one."""
+        if properties.get(b"v") != _FORMAT:
+            raise ProtocolError("an announcement in a form that is not known here")
         pairing_port = properties.get(b"pair")
         return cls(
             node_id=_text(properties, b"id", _NODE_ID),

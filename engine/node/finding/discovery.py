@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import platform
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -43,7 +43,8 @@ _TRY_AGAIN_S = 30.0
 # Changes within this are told as one: nobody on the network can make this computer busy with telling.
 _TELL_AFTER_S = 0.05
 
-# Bounds on what strangers can have kept here, and on whom is asked in one round.
+# Bounds on what strangers can have kept here, and on whom is asked in one round. Of all that is said by multicast,
+# zeroconf keeps 10,000 records for each interface and family, those that last longest.
 MAX_SIGHTINGS = 256
 MAX_MANUAL = 16
 _MAX_ADDRESSES = 8
@@ -156,8 +157,9 @@ class Discovery:
 
     def addresses_of(self, node_id: str) -> list[str]:
         """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
-        known = [one.addresses for one in self.found() if one.node_id == node_id]
-        unknown = [one.addresses for one in self.found() if one.node_id is None]
+        found = self.found()
+        known = [one.addresses for one in found if one.node_id == node_id]
+        unknown = [one.addresses for one in found if one.node_id is None]
         return list(dict.fromkeys(address for addresses in known + unknown for address in addresses))
 
     async def start(self) -> None:
@@ -249,7 +251,8 @@ class Discovery:
         """Raises InvalidRequest where it was not added."""
         address = _manual_address(text)
         if address not in self._manual:
-            raise InvalidRequest(f"{address} was not added by hand")
+            known = ", ".join(self._manual) or "none"
+            raise InvalidRequest(f"{address} was not added by hand; added were: {known}")
         self._manual.remove(address)
         self._forget((_split_host(address), 0))
 
@@ -276,13 +279,19 @@ class Discovery:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
+        is_followed = True
         while True:
-            await self._ask_directly()
+            with _mistakes_logged():
+                await self._ask_directly()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._awake.wait(), _TRY_AGAIN_S)
-            if self._awake.is_set() or any(channel.fault for channel in self._channels.values()):
+            has_fault = any(channel.fault for channel in self._channels.values())
+            if self._awake.is_set() or has_fault or not is_followed:
                 self._awake.clear()
-                await self._follow()
+                is_followed = False
+                with _mistakes_logged():
+                    await self._follow()
+                    is_followed = True
 
     async def _follow(self) -> None:
         """Have a channel on each interface there is, and none on those that are gone or have other addresses."""
@@ -328,7 +337,8 @@ class Discovery:
         self._see(key, _Sighting(place=channel.place, announcement=announcement, hosts=hosts, by="multicast"))
 
     def _see(self, key: tuple[tuple[str, int], str], sighting: _Sighting) -> None:
-        if key not in self._sightings and len(self._sightings) >= MAX_SIGHTINGS:
+        is_full = key not in self._sightings and len(self._sightings) >= MAX_SIGHTINGS
+        if is_full and not self._make_room_for(sighting):
             return
         if self._sightings.get(key) == sighting:
             return
@@ -341,6 +351,19 @@ class Discovery:
         self._sightings.pop(key, None)  # the newest stands last, and is what is shown
         self._sightings[key] = sighting
         self._tell()
+
+    def _make_room_for(self, sighting: _Sighting) -> bool:
+        """Whether a stranger gave way: to a paired peer, and to whom a person wanted asked. Strangers wait for room."""
+        paired = {peer.node_id for peer in self._remembered()}
+
+        def is_wanted(one: _Sighting) -> bool:
+            return one.by == "asked" or one.announcement.node_id in paired
+
+        stranger = next((key for key, one in self._sightings.items() if not is_wanted(one)), None)
+        if stranger is None or not is_wanted(sighting):
+            return False
+        del self._sightings[stranger]
+        return True
 
     async def _check_that_it_lives(self, key: tuple[tuple[str, int], str], sighting: _Sighting) -> None:
         """Of two instances with one id, the older may have ended without a goodbye: it does not answer then."""
@@ -579,6 +602,15 @@ class _Channel:
         return tuple(f"{host}%{self.segment.zone}" for host in known if scopes[host] == self.segment.index)
 
 
+@contextlib.contextmanager
+def _mistakes_logged() -> Iterator[None]:
+    """A look that goes wrong in a way that nobody has thought of is not the last one."""
+    try:
+        yield
+    except Exception:
+        log.exception("looking for other computers went wrong, and is done again")
+
+
 def _newness(record: DNSRecord) -> tuple[bool, float]:
     """Orders records of one name: what a newer one flushed has a second to live, and counts from that moment."""
     return record.ttl > 1, float(record.created)
@@ -586,7 +618,9 @@ def _newness(record: DNSRecord) -> tuple[bool, float]:
 
 def _manual_address(text: str) -> str:
     """HOST:PORT of what a person typed, who may leave the port away; raises UserError."""
-    text = text.strip()[:_MAX_ADDRESS_LETTERS]
+    text = text.strip()
+    if len(text) > _MAX_ADDRESS_LETTERS:
+        raise InvalidRequest(f"{text[:40]}…: this is longer than any address; type HOST or HOST:PORT")
     has_port = not text.endswith("]") if text.startswith("[") else text.count(":") == 1
     if not has_port:
         text = join_address(text.removeprefix("[").removesuffix("]"), NODE_PORT)

@@ -166,7 +166,7 @@ def neighbours(run: Runner = run_command) -> list[tuple[str, str]]:
 def _table(name: str) -> list[list[str]]:
     """Of Linux's /proc/net, the rows under the header."""
     try:
-        lines = (_PROC_NET / name).read_text(encoding="ascii").splitlines()[1:]
+        lines = (_PROC_NET / name).read_text(encoding="utf-8", errors="replace").splitlines()[1:]
     except OSError:
         return []
     return [line.split() for line in lines]

@@ -43,7 +43,8 @@ from engine.handoff.transport import Address
 from engine.node.models.model_folder import LocalModel, free_names
 from engine.node.models.shelf import Shelf
 from engine.node.models.transfer import FileEntry, TransferJob
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.supervisor import end_process, to_its_end
 from engine.node.trust.identity import Identity
 from engine.paths import own_command
@@ -68,6 +69,12 @@ _GRACE_S = 2.0
 
 # A name of one file, with no folder, on every system.
 _SAFE_NAME = re.compile(r"\w[\w .+()\[\]-]*\.gguf")
+
+_CANCELLED = "the copy was cancelled"
+_CANCELLED_THERE = "the copy was cancelled on the computer that was to get it"
+
+# Of an offer with as many files as a model may have.
+_MAX_OFFER_BYTES = 1 << 20
 
 # In place of the port to call.
 _STOP = 0
@@ -118,8 +125,19 @@ class Copy:
     state: str = "running"
     problem: str = ""
     since_s: float = field(default_factory=time.time)
-    stop: Callable[[], None] = lambda: None
+    is_unwanted: bool = False
+    end: Callable[[], None] = lambda: None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        """End it, or have it end as soon as what is done before the first byte is done."""
+        self.is_unwanted = True
+        self.end()
+
+    def check_wanted(self) -> None:
+        """Raises UserError once it was stopped."""
+        if self.is_unwanted:
+            raise _Cancelled(_CANCELLED_THERE if self.is_incoming else _CANCELLED)
 
     def hear(self, news: News) -> None:
         if news.done_bytes is not None:
@@ -154,8 +172,8 @@ class Copies:
 
     def offer_methods(self, offers: Offers) -> None:
         """Let paired computers send models here."""
-        offers.streams["models.take"] = self._take
-        offers.calls["models.call_me"] = self._call_me
+        offers.streams["models.take"] = Method(self._take, Offer, _MAX_OFFER_BYTES)
+        offers.calls["models.call_me"] = Method(self._call_me, CallMe)
 
     async def close(self) -> None:
         running = [copy for copy in self._copies.values() if copy.state == "running"]
@@ -197,22 +215,22 @@ class Copies:
 
     async def _send(self, copy: Copy, model: LocalModel, link: PeerLink) -> AsyncGenerator[None, None]:
         digests = await self._shelf.digests(model)
+        copy.check_wanted()
         files = tuple(
             FileEntry(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
             for path, digest in zip(model.paths, digests, strict=True)
         )
         offer = Offer(copy_id=copy.copy_id, files=files)
         sender = _Sender(offer, model, link, self._identity)
-        copy.stop = sender.stop
+        copy.end = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
                 copy.hear(item)
                 self._on_change()
                 yield
 
-    async def _take(self, link: PeerLink, params: Any) -> AsyncIterator[Any]:
+    async def _take(self, link: PeerLink, offer: Offer) -> AsyncGenerator[Any, None]:
         """The receiver's side of a copy, as long as it takes."""
-        offer = msgspec.convert(params, Offer)
         _check_names(offer)
         if sum(c.is_incoming and c.state == "running" for c in self._copies.values()) >= _MAX_INCOMING:
             raise PeerRefused(f"{_MAX_INCOMING} models are being copied to it already: try again later")
@@ -229,7 +247,7 @@ class Copies:
             async for item in news:
                 copy.hear(item)
                 self._on_change()
-                yield msgspec.to_builtins(item)
+                yield item
 
     async def _receive(self, copy: Copy, offer: Offer, link: PeerLink) -> AsyncGenerator[News, None]:
         if (model := await self._here_already(offer)) is not None:
@@ -241,6 +259,7 @@ class Copies:
             tuple(file.name for file in offer.files),
             tuple(file.sha256 for file in offer.files),
         )
+        copy.check_wanted()
         files = tuple(
             msgspec.structs.replace(file, name=name) for file, name in zip(offer.files, names, strict=True)
         )
@@ -252,7 +271,7 @@ class Copies:
             digests_dir=str(self._shelf.folder.digests_dir),
         )
         call_backs = self._call_backs.setdefault(offer.copy_id, asyncio.Queue())
-        copy.stop = functools.partial(call_backs.put_nowait, _STOP)
+        copy.end = functools.partial(call_backs.put_nowait, _STOP)
         try:
             async with contextlib.aclosing(_received(job, self._identity, link, call_backs)) as news:
                 async for item in news:
@@ -274,8 +293,7 @@ class Copies:
                     return model
         return None
 
-    async def _call_me(self, link: PeerLink, params: Any) -> None:
-        asked = msgspec.convert(params, CallMe)
+    async def _call_me(self, link: PeerLink, asked: CallMe) -> None:
         queue = self._call_backs.get(asked.copy_id)
         if queue is None or queue.qsize():
             raise PeerRefused("no such copy waits to call")
@@ -329,7 +347,7 @@ async def _received(
             item = await end.next_or(calling, stall_s)
             if item is None:
                 if calling.result() == _STOP:
-                    raise _Cancelled("the copy was cancelled on the computer that was to get it")
+                    raise _Cancelled(_CANCELLED_THERE)
                 await end.close()
                 there = str(Address(host=link.remote_host, port=calling.result()))
                 end = _Process(msgspec.structs.replace(job, dial=there), identity)
@@ -398,20 +416,18 @@ class _Sender:
                     await asyncio.gather(task, return_exceptions=True)
 
     def stop(self) -> None:
-        self._events.put_nowait(_Cancelled("the copy was cancelled"))
+        self._events.put_nowait(_Cancelled(_CANCELLED))
 
     async def _listen(self) -> None:
         """Hand over what the receiver says; at the end how it ended."""
         try:
-            stream = self._link.stream("models.take", msgspec.to_builtins(self._offer))
+            stream = self._link.stream("models.take", self._offer, gives=News)
             async with contextlib.aclosing(stream) as parts:
                 async for part in parts:
-                    self._events.put_nowait(msgspec.convert(part, News))
+                    self._events.put_nowait(part)
             self._events.put_nowait(None)
         except BatonError as error:
             self._events.put_nowait(error)
-        except msgspec.ValidationError as error:
-            self._events.put_nowait(ProtocolError(f"the other computer said what is not valid: {error}"))
 
     async def _run_own(self, port: int) -> None:
         """Send: call the receiver, and where it cannot be reached, be called."""
@@ -433,7 +449,7 @@ class _Sender:
             while "done" not in (item := await end.next()):
                 if "port" in item:
                     call = CallMe(copy_id=self._offer.copy_id, port=item["port"])
-                    await self._link.call("models.call_me", msgspec.to_builtins(call))
+                    await self._link.call("models.call_me", call)
         finally:
             await end.close()
 

@@ -73,8 +73,10 @@ class HubFile:
             with partial.open("ab" if have else "wb") as file:
                 # as they come: blocks of one size would be lost in part when the connection breaks
                 for block in response.iter_raw():
-                    file.write(block)
                     have += len(block)
+                    if have > self.size_bytes:
+                        raise DownloadFailed(f"the hub gives more of {self.name} than the file has")
+                    file.write(block)
                     progress.advance(have, self.size_bytes)
 
 

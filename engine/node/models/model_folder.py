@@ -7,6 +7,7 @@ torch: the memory that a model takes is counted from its header.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -53,7 +54,7 @@ class LocalModel:
     spec: ModelSpec | None = None
     weight_bytes: int = 0
 
-    def needed_bytes(self, *, n_ctx: int, n_slots: int) -> int:
+    def needed_bytes(self, *, n_ctx: int, n_slots: int, kv_type: KVType = KVType.BF16) -> int:
         """Memory that an engine takes with so many slots: the weights as they are in the file, and the cache.
 
         A dense copy of the weights, for prefill, is made only where there is room for it. 0 for one that cannot be run.
@@ -61,7 +62,7 @@ class LocalModel:
         if self.spec is None:
             return 0
         n_ctx = min(n_ctx, self.spec.context_length)
-        cache = self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots)
+        cache = self.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots)
         return self.weight_bytes + cache.total_bytes() + ENGINE_BYTES
 
     def kv_bytes_per_token(self) -> int:
@@ -309,6 +310,10 @@ def remove_model(model: LocalModel, in_use: Iterable[str]) -> None:
 
 
 def _disk_error(folder: Path, error: OSError) -> HostError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"the disk that holds {folder} is full: make room, or set BATON_MODELS to a folder on another disk"
+        )
     return HostError(
         f"{error.filename or folder}: {error.strerror or error}; check the folder, or set BATON_MODELS to another"
     )

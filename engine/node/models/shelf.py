@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.errors import BatonError, ModelFileError
+from engine.errors import BatonError, ModelFileError, ModelNotFound
 from engine.gguf.digest import file_digests
 from engine.node.models.model_folder import Folder, LocalModel, find_model, import_model, remove_model
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.models.unfinished import (
+    Unfinished,
+    clear_unfinished,
+    find_old,
+    find_unfinished,
+    named_unfinished,
+)
+from engine.node.peering.offers import Method, Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.progress import Progress
+
+log = logging.getLogger(__name__)
 
 # Models that a paired computer is told of.
 MAX_TOLD = 1000
@@ -36,6 +47,7 @@ class Shelf:
         """`in_use` gives the ids of models that engines have loaded, or are loading."""
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
+        self._unfinished: tuple[Unfinished, ...] = ()
         self._on_change = on_change
         self._in_use = in_use
         self._looking = asyncio.Lock()
@@ -44,6 +56,8 @@ class Shelf:
         self._is_over = False
 
     async def start(self) -> None:
+        """What nobody has gone on with for weeks is cleared."""
+        await asyncio.to_thread(self._clear_old)
         await self.refresh()
         self._digesting = asyncio.create_task(self._compute_digests(), name="digests")
 
@@ -55,7 +69,7 @@ class Shelf:
 
     def offer_methods(self, offers: Offers) -> None:
         """Let paired computers see what is here."""
-        offers.calls["models.list"] = self._list
+        offers.calls["models.list"] = Method(self._list, None)
 
     async def _list(self, link: PeerLink, params: Any) -> Any:
         await self.refresh()
@@ -63,14 +77,16 @@ class Shelf:
 
     def snapshot(self) -> dict[str, Any]:
         models = [msgspec.to_builtins(model.told()) for model in self.models]
-        return {"folder": str(self.folder.path), "models": models}
+        unfinished = [each.told() for each in self._unfinished]
+        return {"folder": str(self.folder.path), "models": models, "unfinished": unfinished}
 
     async def refresh(self) -> None:
         """Look at the folder again."""
         async with self._looking:
             models = await asyncio.to_thread(self.folder.models)
-        if models != self.models:
-            self.models = models
+            unfinished = await asyncio.to_thread(find_unfinished, self.folder.path)
+        if (models, unfinished) != (self.models, self._unfinished):
+            self.models, self._unfinished = models, unfinished
             self._wanted.set()
             self._on_change()
 
@@ -94,10 +110,27 @@ class Shelf:
         return model
 
     async def remove(self, text: str) -> None:
-        """As `remove_model`."""
+        """As `remove_model`; of a model that is not here, what is here of it unfinished."""
         await self.refresh()
-        await asyncio.to_thread(remove_model, self.find(text), self._in_use())
+        try:
+            model = self.find(text)
+        except ModelNotFound:
+            if not (left := named_unfinished(self.folder.path, text)):
+                raise
+            for each in left:
+                await asyncio.to_thread(clear_unfinished, self.folder.path, each)
+        else:
+            await asyncio.to_thread(remove_model, model, self._in_use())
         await self.refresh()
+
+    def _clear_old(self) -> None:
+        for each in find_old(self.folder.path):
+            try:
+                clear_unfinished(self.folder.path, each)
+            except BatonError as error:
+                log.info("%s", error)
+            else:
+                log.info("what was left of %s was cleared: %d MB", each.file, each.size_bytes // 1_000_000)
 
     async def _compute_digests(self) -> None:
         """One model after the other, those that can be run."""

@@ -50,8 +50,6 @@ class WheelFile:
 
     def fetch(self, partial: Path, progress: Progress) -> None:
         """Join all pieces in `partial`, keeping those it has. Raises DownloadFailed; OSError of the disk."""
-        for abandoned in partial.parent.glob(f".{partial.name}.*"):
-            shutil.rmtree(abandoned, ignore_errors=True)
         ends = _Ends(partial.with_name(partial.name + ".ends"))
         known = ends.read(partial)
         with partial.open("ab") as file:
@@ -95,7 +93,9 @@ class _Ends:
 
     def read(self, partial: Path) -> list[int]:
         """The ends that hold for the file as it is."""
-        if not self.path.exists() or not partial.exists():
+        if not partial.exists():
+            self.path.unlink(missing_ok=True)  # of a file that was finished in another way, or thrown away
+        if not self.path.exists():
             return []
         size = partial.stat().st_size
         ends = [int(line) for line in self.path.read_text().split() if line.isdecimal()]

@@ -12,15 +12,14 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar, overload
 
 import msgspec
-from msgspec import Meta
 
-from engine.errors import BatonError, PeerLost, PeerRefused, ProtocolError
+from engine.errors import BatonError, InvalidRequest, PeerLost, PeerRefused, ProtocolError
 from engine.log_lines import one_line
+from engine.node.peering.offers import Handler, Offers, StreamHandler
 from engine.node.peering.peer_messages import (
     MAX_MESSAGE_BYTES,
     MAX_NESTED_BYTES,
@@ -29,6 +28,7 @@ from engine.node.peering.peer_messages import (
     MAX_UNREAD_BYTES,
     MAX_WAITING_BYTES,
     NODE_MESSAGES,
+    PART_BYTES,
     Answer,
     Beat,
     Call,
@@ -60,28 +60,12 @@ _CALL_TIMEOUT_S = 10.0
 # What the other end still has to read, before it is clear that it reads nothing.
 _GOODBYE_S = 0.5
 
-Handler = Callable[["PeerLink", Any], Awaitable[Any]]
-StreamHandler = Callable[["PeerLink", Any], AsyncIterator[Any]]
-TellHandler = Callable[["PeerLink", Any], None]
+_Given = TypeVar("_Given")
 
 _encoder = msgspec.msgpack.Encoder()
-_MAX_FIELDS = 16
-_fields = msgspec.msgpack.Decoder(Annotated[dict[str, msgspec.Raw], Meta(max_length=_MAX_FIELDS)])
 
 # How bytes and text of any length begin in MessagePack.
 _TEXT = frozenset((*range(0xA0, 0xC0), 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offers:
-    """The methods that a peer may call here, by name. Whoever offers one checks what it is given.
-
-    A BatonError of a method reaches the caller as PeerRefused, with its sentence.
-    """
-
-    calls: dict[str, Handler] = field(default_factory=dict)
-    streams: dict[str, StreamHandler] = field(default_factory=dict)
-    news: dict[str, TellHandler] = field(default_factory=dict)
 
 
 class _Waiting:
@@ -133,24 +117,37 @@ class PeerLink:
         """Whether the other end said something lately, and does not only count as there until its time is up."""
         return self.is_open and time.monotonic() - self._heard_at_s < 2 * BEAT_EVERY_S
 
-    async def call(self, method: str, params: Any = None, *, timeout_s: float = _CALL_TIMEOUT_S) -> Any:
-        """What the other end answers, as plain data. Raises PeerRefused with its sentence, or PeerLost."""
+    @overload
+    async def call(self, method: str, params: Any = None, *, timeout_s: float = _CALL_TIMEOUT_S) -> Any: ...
+
+    @overload
+    async def call(
+        self, method: str, params: Any = None, *, gives: type[_Given], timeout_s: float = _CALL_TIMEOUT_S
+    ) -> _Given: ...
+
+    async def call(
+        self, method: str, params: Any = None, *, gives: Any = Any, timeout_s: float = _CALL_TIMEOUT_S
+    ) -> Any:
+        """What the other end answers, as `gives` or else as plain data.
+
+        Raises PeerRefused with its sentence, PeerLost, or ProtocolError where it is nothing of the kind.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 async with contextlib.aclosing(self._exchange(method, params)) as items:
-                    async for item in items:
-                        if isinstance(item, Answer):
-                            return _plain(item.value)
+                    item = await anext(items)
         except TimeoutError as error:
             raise PeerLost(f"{self.peer.name} did not answer within {timeout_s:g} s") from error
-        raise ProtocolError(f"{self.peer.name} sent parts of an answer that was to come in one")
+        if not isinstance(item, Answer):
+            raise ProtocolError(f"{self.peer.name} sent parts of an answer that was to come in one")
+        return self._given(method, item.value, gives)
 
-    async def stream(self, method: str, params: Any = None) -> AsyncGenerator[Any, None]:
+    async def stream(self, method: str, params: Any = None, *, gives: Any = Any) -> AsyncGenerator[Any, None]:
         """The parts of an answer as they come; closing it tells the other end to stop. Raises as `call` does."""
         async with contextlib.aclosing(self._exchange(method, params)) as items:
             async for item in items:
                 if isinstance(item, Part):
-                    yield _plain(item.value)
+                    yield self._given(method, item.value, gives)
 
     def tell(self, method: str, params: Any = None) -> None:
         """Say something without waiting for anything; lost where the link is."""
@@ -213,6 +210,17 @@ class PeerLink:
 
     # calls of ours
 
+    def _given(self, method: str, raw: msgspec.Raw, kind: Any) -> Any:
+        """What came for a call, as `kind`. Raises ProtocolError."""
+        try:
+            if memoryview(raw).nbytes > MAX_NESTED_BYTES and not _is_text(raw):
+                raise ProtocolError(f"{self.peer.name} answers {method} with more than an answer may hold")
+            return msgspec.msgpack.decode(raw, type=kind)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ProtocolError(
+                f"what {self.peer.name} answers to {method} is not valid ({error}): both need the same version of Baton"
+            ) from error
+
     async def _exchange(self, method: str, params: Any) -> AsyncGenerator[Part | Answer, None]:
         if self._end is not None:
             raise self._end
@@ -228,7 +236,7 @@ class PeerLink:
                 if isinstance(item, BatonError):
                     raise item
                 if isinstance(item, Part):
-                    waiting.n_bytes -= len(bytes(item.value))
+                    waiting.n_bytes -= _size(item)
                 yield item
         finally:
             self._waiting.pop(number, None)
@@ -241,9 +249,10 @@ class PeerLink:
         if waiting is None:
             return
         if isinstance(item, Part):
-            waiting.n_bytes += len(bytes(item.value))
+            waiting.n_bytes += _size(item)
             if waiting.n_bytes > MAX_WAITING_BYTES:
                 item = ProtocolError(f"{self.peer.name} sends faster than its answer is read")
+                del self._waiting[number]
                 self._write(Cancel(number=number))
         waiting.items.put_nowait(item)
 
@@ -267,12 +276,21 @@ class PeerLink:
             case Failed():
                 self._hand_over(message.number, PeerRefused(one_line(message.message)))
             case Tell():
-                if (listener := self._offers.news.get(message.method)) is not None:
-                    listener(self, _plain(message.params))
+                self._hear(message)
             case Goodbye():
                 raise PeerLost(one_line(message.message))
             case NodeHello():
                 raise ProtocolError(f"{self.peer.name} greeted twice")
+
+    def _hear(self, told: Tell) -> None:
+        listener = self._offers.news.get(told.method)
+        if listener is not None:
+            try:
+                params = listener.params(told.params)
+            except InvalidRequest as error:
+                log.info("%s told %s, and was not heard: %s", self.peer.name, told.method, error)
+                return
+            listener.handler(self, params)
 
     async def _take_call(self, call: Call) -> None:
         number = call.number
@@ -283,14 +301,17 @@ class PeerLink:
             raise ProtocolError(f"{self.peer.name} asks for too much at once")
         handler, streamer = self._offers.calls.get(call.method), self._offers.streams.get(call.method)
         work: Callable[[], Awaitable[None]]
-        if handler is not None:
-            work = functools.partial(self._answer, number, handler, _plain(call.params))
-        elif streamer is not None:
-            work = functools.partial(self._answer_in_parts, number, streamer, _plain(call.params))
-        else:
-            self._write(
-                Failed(number=number, message=f"this version of Baton does not know {call.method}: update it")
-            )
+        try:
+            if handler is not None:
+                params = handler.params(call.params)
+                work = functools.partial(self._answer, number, handler.handler, params)
+            elif streamer is not None:
+                params = streamer.params(call.params)
+                work = functools.partial(self._answer_in_parts, number, streamer.handler, params)
+            else:
+                raise InvalidRequest(f"this version of Baton does not know {call.method}: update it")
+        except InvalidRequest as error:
+            self._write(Failed(number=number, message=str(error)[:MAX_TEXT_CHARS]))
             return
 
         def answered(_: asyncio.Task[None]) -> None:
@@ -307,10 +328,6 @@ class PeerLink:
             await work()
         except BatonError as error:
             self._write(Failed(number=number, message=str(error)[:MAX_TEXT_CHARS]))
-        except msgspec.ValidationError as error:
-            self._write(
-                Failed(number=number, message=f"what was asked is not valid: {error}"[:MAX_TEXT_CHARS])
-            )
         except Exception:
             log.exception("a mistake while answering %s", self.peer.name)
             self._write(Failed(number=number, message="Baton made a mistake there: its log has the details"))
@@ -320,8 +337,9 @@ class PeerLink:
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(value))))
 
     async def _answer_in_parts(self, number: int, streamer: StreamHandler, params: Any) -> None:
-        async for value in streamer(self, params):
-            await self._send(Part(number=number, value=msgspec.Raw(_encoder.encode(value))))
+        async with contextlib.aclosing(streamer(self, params)) as values:
+            async for value in values:
+                await self._send(Part(number=number, value=msgspec.Raw(_encoder.encode(value))))
         await self._send(Answer(number=number, value=msgspec.Raw(_encoder.encode(None))))
 
     # the connection
@@ -392,20 +410,8 @@ async def exchange_hellos(
     return message, frames
 
 
-def _plain(raw: msgspec.Raw) -> Any:
-    """What a message carries; a large one only bytes or text, or an object of few fields of which these are large."""
-    try:
-        if memoryview(raw).nbytes <= MAX_NESTED_BYTES or _is_text(raw):
-            return msgspec.msgpack.decode(raw)
-        fields = _fields.decode(raw)
-        if any(
-            memoryview(value).nbytes > MAX_NESTED_BYTES // _MAX_FIELDS and not _is_text(value)
-            for value in fields.values()
-        ):
-            raise ProtocolError("a message that holds more than one may")
-        return {name: msgspec.msgpack.decode(value) for name, value in fields.items()}
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ProtocolError(f"a message that is not valid: {error}") from error
+def _size(part: Part) -> int:
+    return memoryview(part.value).nbytes + PART_BYTES
 
 
 def _is_text(raw: msgspec.Raw) -> bool:

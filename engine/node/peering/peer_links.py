@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engine.config import NODE_PORT
 from engine.errors import (
     BatonError,
@@ -27,7 +29,8 @@ from engine.errors import (
     PeerUntrusted,
     ProtocolError,
 )
-from engine.node.peering.peer_link import Offers, PeerLink, exchange_hellos
+from engine.node.peering.offers import Offers
+from engine.node.peering.peer_link import PeerLink, exchange_hellos
 from engine.node.peering.peer_messages import NODE_PROTOCOL, NODE_PROTOCOL_MAJOR, NodeHello
 from engine.node.trust.identity import MUTUAL_NAME, Identity, peers_context, which_peer
 from engine.node.trust.peers import Peer, PeerBook
@@ -132,6 +135,10 @@ class PeerLinks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def set_name(self, name: str) -> None:
+        """Greet by another name from now on."""
+        self._hello = msgspec.structs.replace(self._hello, name=name)
 
     def get(self, node_id: str) -> PeerLink | None:
         known = self._known.get(node_id)
@@ -335,6 +342,7 @@ class PeerLinks:
         except BatonError:
             writer.transport.abort()
             raise
+        peer = self._book.called(peer, hello.name)
         link = PeerLink(peer, hello, reader, writer, frames, self._offers, is_dialled=is_dialled)
         known, now = self._known.get(peer.node_id), self._book.get(peer.node_id)
         if known is None or now is None or now.certificate_der != peer.certificate_der:
@@ -373,7 +381,7 @@ class PeerLinks:
         began_s = time.monotonic()
         running = asyncio.create_task(link.run())
         self._on_change()
-        greeting = asyncio.create_task(self._on_link(link))
+        greeting = asyncio.create_task(self._greeted(link))
         try:
             await running
         except BatonError as error:
@@ -387,6 +395,12 @@ class PeerLinks:
             greeting.cancel()
             running.cancel()
             await asyncio.gather(greeting, running, return_exceptions=True)
+
+    async def _greeted(self, link: PeerLink) -> None:
+        try:
+            await self._on_link(link)
+        except Exception:
+            log.exception("a mistake while greeting %s", link.peer.name)
 
     def _note(self, known: _Known, note: str) -> None:
         if known.note != note:

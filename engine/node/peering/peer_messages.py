@@ -24,8 +24,11 @@ NODE_PROTOCOL = "baton-node/1"
 # A request to the endpoint may be passed on whole (32 MiB), with room for what goes with it.
 MAX_MESSAGE_BYTES = 34 << 20
 
-# Of a message that may hold whatever its method takes: an empty object takes one byte here, and 72 in memory.
+# Of an answer, or a part of one, that is no bytes and no text: an empty object takes one byte here, and 72 in memory.
 MAX_NESTED_BYTES = 2 << 20
+
+# What a method takes that says no other limit of its own.
+MAX_PARAMS_BYTES = 64 << 10
 
 # Calls that one end may have open at the other.
 MAX_OPEN_CALLS = 256
@@ -36,10 +39,13 @@ MAX_OPEN_BYTES = 4 * MAX_MESSAGE_BYTES
 # Parts that wait for whoever reads them, of one call.
 MAX_WAITING_BYTES = 64 << 20
 
+# What a part takes in memory beside its own bytes.
+PART_BYTES = 512
+
 # What an end that does not read leaves in the other's memory: one message that is waited for, and small ones beside it.
 MAX_UNREAD_BYTES = MAX_MESSAGE_BYTES + (4 << 20)
 
-Method = Annotated[str, Meta(min_length=1, max_length=64)]
+MethodName = Annotated[str, Meta(min_length=1, max_length=64)]
 NodeId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{16,32}\Z")]
 
@@ -66,13 +72,13 @@ class Beat(NodeMessage, frozen=True):
 class Tell(NodeMessage, frozen=True):
     """Something to know; nothing comes back."""
 
-    method: Method
+    method: MethodName
     params: msgspec.Raw
 
 
 class Call(NodeMessage, frozen=True):
     number: Count
-    method: Method
+    method: MethodName
     params: msgspec.Raw
 
 

@@ -30,7 +30,7 @@ _PRIVATE_KEY = re.compile(
 _LABEL_TEXT = r"[\w-]*(?:bearer|api[_-]?key|token|secret|password|passphrase)"
 _LABEL = re.compile(_LABEL_TEXT, re.IGNORECASE)
 _LABELLED = re.compile(
-    rf"(?i)(\b{_LABEL_TEXT}\b[\"']?\s*(?:[:=]\s*|\s+(?=\S{{16}}))[\"']?)"
+    rf"(?i)((?<![\w-]){_LABEL_TEXT}\b[\"']?\s*(?:[:=]\s*|\s+(?=\S{{16}}))[\"']?)"
     r"([^\s\"',;&})\]]+)"
 )
 _TOKENS = re.compile(

@@ -133,10 +133,6 @@ def make_report(sources: Sources) -> list[Item]:
 
 def write_report(items: Sequence[Item], path: Path) -> None:
     """Write the zip whole or not at all, for its owner alone. Raises UserError or HostError."""
-    if path.exists():
-        raise UserError(f"{path} is there already: name another file with --output")
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}: name a file in one that is there with --output")
     content = io.BytesIO()
     now = time.localtime()[:6]
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -145,6 +141,12 @@ def write_report(items: Sequence[Item], path: Path) -> None:
                 zipfile.ZipInfo(item.name, now), item.text.encode("utf-8", "replace"), zipfile.ZIP_DEFLATED
             )
     try:
+        if path.exists():
+            raise UserError(f"{path} is there already: name another file with --output")
+        if not path.parent.is_dir():
+            raise UserError(
+                f"there is no folder {path.parent}: name a file in one that is there with --output"
+            )
         write_whole(path, content.getvalue())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -60,8 +60,9 @@ class Plan:
         self.folder = folder
         self.wheel = os.path.join(folder, wheel)
         self.constraints = os.path.join(folder, CONSTRAINTS)
-        self.marker = os.path.join(folder, _MARKER)
         self.venv = venv or os.path.join(folder, "venv")
+        # It says what is in this very environment: another one of this user's may hold an older Baton.
+        self.marker = os.path.join(self.venv, _MARKER)
         self._index = ("--extra-index-url", index) if index else ()
 
     @property
@@ -216,6 +217,11 @@ class Installer:
             content.extract(os.path.basename(plan.wheel), plan.folder)
             content.extract(CONSTRAINTS, plan.folder)
         if not self._quietly((plan.python, "-m", "pip", "--version")):
+            if self._args.into is not None:  # it is somebody's, with all that is in it
+                raise Refused(
+                    f"the Python environment in {plan.venv} has no pip that answers, which the update needs: put it "
+                    f"there (`{plan.python} -m ensurepip`), then run the same again"
+                )
             self._say(f"Making a Python environment in {plan.venv}")
             self._make_venv()
         self._say("Installing what Baton needs; this takes minutes the first time")
@@ -273,7 +279,13 @@ class Installer:
         if node.poll() == EXIT_REFUSED:
             return False
         with open(log, encoding="utf-8", errors="replace") as file:
-            raise Refused(f"the node does not start: {_last_line(file.read())}")
+            last = _last_line(file.read())
+        if node.poll() is None:
+            raise Refused(
+                f"the node has not become ready within {_START_TIMEOUT_S} s ({last}), and goes on trying: look into "
+                f"{log}, then run the same again"
+            )
+        raise Refused(f"the node does not start: {last}")
 
     def _offer(self) -> int:
         """Show a code, and wait until it is used; what is said goes straight out."""
@@ -319,30 +331,13 @@ class Installer:
     def _quietly(self, words: Sequence[str]) -> bool:
         """Whether a command that may fail did not."""
         try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_QUICK_S,
-                cwd=self.plan.folder,
-                check=False,
-            )
+            return self._run(words, timeout_s=_QUICK_S).returncode == 0
         except (OSError, subprocess.SubprocessError):
             return False
-        return done.returncode == 0
 
     def _command(self, words: Sequence[str], failure: str, hint: str) -> None:
         try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_INSTALL_TIMEOUT_S,
-                cwd=self.plan.folder,
-                check=False,
-            )
+            done = self._run(words, timeout_s=_INSTALL_TIMEOUT_S)
             said, status = done.stdout.decode("utf-8", "replace"), done.returncode
         except subprocess.TimeoutExpired:
             said, status = "it took longer than an hour", 1
@@ -352,6 +347,18 @@ class Installer:
             raise Refused(
                 f"{failure} ({_last_line(said)}){'; ' + hint if hint else ''}; then run the same again"
             )
+
+    def _run(self, words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+        """To its end, with all that it says together."""
+        return subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            cwd=self.plan.folder,
+            check=False,
+        )
 
     def _say(self, sentence: str = "", **data: Any) -> None:
         if self._args.json:

@@ -14,6 +14,7 @@ import re
 import secrets
 import shlex
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ from engine.node.setup.own_wheel import Archive
 _TARGET = re.compile(r"[A-Za-z0-9_.%:\[\]@~+-]{1,255}")
 
 _CONNECT_TIMEOUT_S = 15
+
+# A connection that has died is noticed after three of these; while packages are installed nothing is said for long.
+_ALIVE_EVERY_S = 15
 
 # ssh's own status for what is not the command's, and a shell's for a command that is not there.
 _SSH_FAILED = 255
@@ -92,6 +96,7 @@ def ssh_steps(
 ) -> tuple[Step, Step]:
     """Send the archive, then run it. `control` is a folder for ssh's socket: the second call needs no password then."""
     words: tuple[str, ...] = ("ssh", "-o", f"ConnectTimeout={_CONNECT_TIMEOUT_S}")
+    words += ("-o", f"ServerAliveInterval={_ALIVE_EVERY_S}")
     if control is not None:
         words += ("-o", "ControlMaster=auto", "-o", f"ControlPath={control}/%C", "-o", "ControlPersist=10")
     words += ("--", check_target(target))
@@ -175,7 +180,7 @@ def _lines(stream: IO[bytes] | None) -> Iterator[dict[str, Any]]:
 # What is run over there. In double quotes for every shell, and so without any inside.
 _FETCH = (
     "import hashlib,os,runpy,sys,tempfile,urllib.request as u;"
-    "d=u.urlopen('{url}',timeout=30).read();"
+    "d=u.urlopen('{url}',timeout=30).read({n_bytes});"
     "hashlib.sha256(d).hexdigest()=='{sha256}' or sys.exit('This is not what was promised: copy the line again');"
     "t=tempfile.TemporaryDirectory();"
     "f=os.path.join(t.name,'baton-setup.pyz');"
@@ -190,7 +195,7 @@ class Offer:
 
     def __init__(self, archive: Archive, host: str) -> None:
         """Raises UserError where `host` is no address of this computer."""
-        self._sha256 = archive.sha256
+        self._archive = archive
         path = f"/{secrets.token_urlsafe(12)}"
         try:
             self._server = _OneFile((host, 0), path, archive.data)
@@ -203,7 +208,8 @@ class Offer:
 
     def line(self, python: str = "python3") -> str:
         """For any shell of macOS, Linux or Windows."""
-        fetch = _FETCH.format(url=self._url, sha256=self._sha256)
+        archive = self._archive
+        fetch = _FETCH.format(url=self._url, n_bytes=len(archive.data), sha256=archive.sha256)
         return f'{python} -c "{fetch}"'
 
     def wait(self, *, for_s: float = SERVE_FOR_S) -> str | None:
@@ -232,6 +238,10 @@ class _OneFile(http.server.ThreadingHTTPServer):
         self.is_taken = threading.Event()
         self._seats = threading.BoundedSemaphore(_MAX_CALLERS)
         super().__init__(place, _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer's own looks its name up, which takes long on a cable that leads to no name server.
+        socketserver.TCPServer.server_bind(self)
 
     def verify_request(self, request: object, client_address: object) -> bool:
         return self._seats.acquire(blocking=False)

@@ -13,13 +13,16 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from engine.errors import DiskFull, HostError, InvalidRequest, PeerRefused, ProtocolError
-from engine.node.peering.peer_link import Handler, PeerLink
+from engine.files import file_error
+from engine.node.peering.offers import Handler, Method
+from engine.node.peering.peer_link import PeerLink
+from engine.node.peering.peer_messages import MAX_MESSAGE_BYTES
 from engine.node.scratch import private_folder
 from engine.node.setup.own_wheel import Archive, is_development, make_archive
 from engine.paths import is_bundled
@@ -57,15 +60,15 @@ class Updates:
         is_fixed: Callable[[], bool] = lambda: is_bundled() or is_development(),
     ) -> None:
         self._version = version
-        self._name = name
+        self.name = name
         self._allowance = allowance
         self._restart = restart
         self._make = make
         self._is_fixed = is_fixed
         self._installing = asyncio.Lock()
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"setup.update": self._update}
+    def methods(self) -> dict[str, Method[Handler]]:
+        return {"setup.update": Method(self._update, _Update, MAX_MESSAGE_BYTES)}
 
     @property
     def is_allowed(self) -> bool:
@@ -80,14 +83,10 @@ class Updates:
             raise PeerRefused("the other computer did not say that it is updated")
         return archive.version
 
-    async def _update(self, link: PeerLink, params: Any) -> dict[str, str]:
-        try:
-            update = msgspec.convert(params, _Update)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"an update that is none: {error}") from None
+    async def _update(self, link: PeerLink, update: _Update) -> dict[str, str]:
         self._check(update, link.peer.name)
         if self._installing.locked():
-            raise InvalidRequest(f"{self._name} is being updated already")
+            raise InvalidRequest(f"{self.name} is being updated already: wait until that is done")
         async with self._installing:
             await _install(update.data)
         asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart)
@@ -96,18 +95,18 @@ class Updates:
     def _check(self, update: _Update, sender: str) -> None:
         if not self.is_allowed:
             raise InvalidRequest(
-                f"{self._name} takes no updates from other computers: allow it there once with "
+                f"{self.name} takes no updates from other computers: allow it there once with "
                 f"`baton setup-peer --allow-updates yes`, if {sender} is yours"
             )
         if self._is_fixed():
             raise InvalidRequest(
-                f"Baton on {self._name} is an app's bundle or a checkout: update it there, in the way it was installed"
+                f"Baton on {self.name} is an app's bundle or a checkout: update it there, in the way it was installed"
             )
         if hashlib.sha256(update.data).hexdigest() != update.sha256:
             raise ProtocolError("the update is not what its digest says")
         if _numbers(update.version) < _numbers(self._version):
             raise InvalidRequest(
-                f"{self._name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
+                f"{self.name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
             )
 
 
@@ -128,7 +127,9 @@ async def _install(data: bytes) -> None:
         try:
             said, _ = await asyncio.wait_for(process.communicate(), _INSTALL_TIMEOUT_S)
         except TimeoutError as error:
-            raise HostError("the update took too long") from error
+            raise HostError(
+                "the update took longer than an hour: see whether the package index can be reached there, and try again"
+            ) from error
         finally:
             if process.returncode is None:
                 process.kill()
@@ -161,4 +162,4 @@ def set_allowance(file: Path, *, allowed: bool) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise HostError(f"{file} cannot be written ({error.strerror}): check who owns the folder") from error
+        raise file_error(str(file), error) from error

@@ -1,7 +1,8 @@
 """Keeps this computer from going to sleep while a model is there to be asked; the screen may go dark.
 
-What the system has for that is `wakepy`'s business. Each wish is held by a thread of its own: the system may take its
-time, and whoever asked has to let go, too.
+A desktop is asked by `wakepy`, whatever it is; on Linux without one systemd is, by a program of its own that holds on
+as long as it runs. Each wish is held by a thread of its own: the system may take its time, and whoever asked has to
+let go, too.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,10 +27,22 @@ _ASK_AGAIN_S = 300.0
 _LET_GO_WITHIN_S = 2.0
 
 _NOBODY_THERE = (
-    "no desktop is there that could be asked to keep this computer awake; should it go to sleep by itself, turn that "
-    "off in its power settings"
+    "no desktop is there that could be asked to keep this computer awake, and systemd does not do it either; should it "
+    "go to sleep by itself, turn that off in its power settings"
+)
+_IN_PART = (
+    "systemd keeps this computer from going to sleep by itself, but not a login screen from sending it there: should "
+    "one do so, turn that off in its power settings"
 )
 _REFUSED = "the system does not keep this computer awake for a program; turn sleep off in its power settings"
+
+
+# What systemd is asked for. Whoever has no session at this computer, as a service has none, gets the last alone.
+_WHATS = ("sleep:idle", "idle")
+_IDLE_METHOD = "systemd-inhibit (idle)"
+
+# A program that has been told to end by its input does so at once.
+_ENDS_WITHIN_S = 5.0
 
 
 class CannotHold(Exception):
@@ -36,15 +50,63 @@ class CannotHold(Exception):
 
 
 @contextlib.contextmanager
-def keep_running() -> Any:
+def keep_running() -> Iterator[str]:
     """Keep this computer awake inside; gives the name of the method. All in one thread. Raises CannotHold."""
     from wakepy import keep
 
     with keep.running(on_fail="pass") as mode:
-        method = mode.active_method
-        if method is None:
-            raise CannotHold(mode.result.get_failure_text(style="inline"))
-        yield method.name
+        if mode.active_method is not None:
+            yield mode.active_method.name
+            return
+        fault = mode.result.get_failure_text(style="inline")
+    if sys.platform != "linux":
+        raise CannotHold(fault)
+    with _held_by_systemd(fault) as method:
+        yield method
+
+
+@contextlib.contextmanager
+def _held_by_systemd(fault: str) -> Iterator[str]:
+    """The same by systemd, of what it grants; `fault` is what else was tried. Raises CannotHold."""
+    with contextlib.ExitStack() as held:
+        for what in _WHATS:
+            try:
+                held.enter_context(_inhibited(what))
+            except CannotHold as error:
+                fault = f"{error}; {fault}"
+            else:
+                yield f"systemd-inhibit ({what})"
+                return
+    raise CannotHold(fault)
+
+
+@contextlib.contextmanager
+def _inhibited(what: str) -> Iterator[None]:
+    """Have `systemd-inhibit` hold on inside. It ends with our end of its input, also when this process is killed."""
+    words = ["systemd-inhibit", f"--what={what}", "--who=Baton", "--why=a model can be asked", "cat"]
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    except OSError as error:
+        raise CannotHold(f"systemd-inhibit cannot be run: {error.strerror or error}") from error
+    with process:
+        assert process.stdin and process.stdout and process.stderr
+        try:
+            # `cat` is started when systemd has granted it, and says the line again.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(b"held\n")
+                process.stdin.flush()
+            if not process.stdout.readline():
+                complaint = process.stderr.read().decode("utf-8", "replace").strip()
+                raise CannotHold(f"systemd-inhibit: {complaint or 'it ended at once'}")
+            yield
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 class Awake:
@@ -88,7 +150,7 @@ class Awake:
         self._on_change()
 
     def snapshot(self) -> dict[str, Any]:
-        """`held` with since when and how; `why` names the models, `note` says why it could not be done."""
+        """`held` with since when and how; `why` names the models, `note` says what could not be done, and why."""
         return {
             "held": self._since is not None,
             "since": self._since,
@@ -126,7 +188,8 @@ class Awake:
             self._again = asyncio.get_running_loop().call_later(self._ask_again_s, self._ask)
         else:
             log.info("this computer is kept awake (%s)", method)
-            self._method, self._since, self._note = method, time.time(), ""
+            self._method, self._since = method, time.time()
+            self._note = _IN_PART if method == _IDLE_METHOD else ""
         self._on_change()
 
 

@@ -6,15 +6,17 @@ make units as data and run a system's own tools; here is what a user is told, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import HostError, UserError
+from engine.files import file_error
 from engine.paths import node_log, own_command
 
 # A tool of the system that has not answered by then hangs.
@@ -69,6 +71,15 @@ def must_run(tool: Tool, words: Sequence[str]) -> None:
         raise HostError(f"`{' '.join(words)}` failed: {why}")
 
 
+@contextlib.contextmanager
+def as_host_errors(path: Path) -> Iterator[None]:
+    """Raises HostError where the unit in `path`, or what belongs to it, cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(f"the service's file {path}", error) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """What a service starts: the words of the node, and the environment that it needs beyond what the system gives."""
@@ -87,6 +98,10 @@ class Program:
         if source := environ.get("BATON_MODEL_SOURCE"):
             environment["BATON_MODEL_SOURCE"] = source
         return cls(words=(*own_command(), "node"), environment=environment)
+
+    def before_login(self) -> Program:
+        """The same for a node that starts before anybody has logged in: the system keyring is locked then."""
+        return replace(self, words=(*self.words, "--keyring", "never"))
 
     def check(self) -> None:
         """Raises UserError for what no unit can say."""
@@ -161,8 +176,8 @@ def own_service(*, system: bool | None = None, linger: bool = True, tool: Tool =
 
 
 def other_program_note(installed: Sequence[str], own: Sequence[str]) -> list[str]:
-    """What to say of a service that starts another Baton than this one."""
-    if not installed or list(installed) == list(own):
+    """What to say of a service that starts another Baton than this one, with whatever flags."""
+    if not installed or list(installed[: len(own)]) == list(own):
         return []
     gone = "" if os.path.exists(installed[0]) else ", which is not there any more"
     return [

@@ -18,7 +18,14 @@ from xml.parsers.expat import ExpatError
 
 from engine.errors import HostError, UserError
 from engine.files import write_whole
-from engine.node.system.service import Program, ServiceStatus, Tool, must_run, other_program_note
+from engine.node.system.service import (
+    Program,
+    ServiceStatus,
+    Tool,
+    as_host_errors,
+    must_run,
+    other_program_note,
+)
 from engine.paths import node_log, service_log
 
 LABEL = "baton.node"
@@ -80,6 +87,8 @@ DAEMON = Kind(
 
 def plist_of(program: Program, kind: Kind, owner: Owner) -> dict[str, Any]:
     """The job: started again unless it ended well, and not held back as something in the background would be."""
+    if kind.is_system:
+        program = program.before_login()
     job: dict[str, Any] = {
         "Label": LABEL,
         "ProgramArguments": list(program.words),
@@ -138,7 +147,7 @@ class LaunchdService:
         self._check_user()
         changes = [self._kind.trade_off]
         if self._installed() != self._job():
-            words = " ".join(self._program.words)
+            words = " ".join(self._job()["ProgramArguments"])
             changes.append(f"{self._path} is written: it has {words} run as {self._owner.name}")
         when = "whenever the Mac is" if self._kind.is_system else "whenever you log in"
         return [*changes, f"it is started now, and {when}"]
@@ -148,11 +157,12 @@ class LaunchdService:
         if self._installed() == self._job() and self._is_loaded():
             return
         self._unload()
-        self._make_log_folder()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path, plistlib.dumps(self._job()), synced=True)
-        # launchd takes no job from a file that others may write.
-        self._path.chmod(0o644)
+        with as_host_errors(self._path):
+            self._make_log_folder()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path, plistlib.dumps(self._job()), synced=True)
+            # launchd takes no job from a file that others may write.
+            self._path.chmod(0o644)
         must_run(self._tool, ["launchctl", "enable", self._target])
         must_run(self._tool, ["launchctl", "bootstrap", self._kind.domain, str(self._path)])
 
@@ -161,7 +171,8 @@ class LaunchdService:
             return []
         self._check_user()
         self._unload()
-        self._path.unlink()
+        with as_host_errors(self._path):
+            self._path.unlink()
         return [f"{LABEL} is ended, and {self._path} removed"]
 
     def status(self) -> ServiceStatus:
@@ -192,9 +203,10 @@ class LaunchdService:
     def _installed(self) -> dict[str, Any] | None:
         """The job that is installed; an empty one where its file cannot be understood."""
         try:
-            job = plistlib.loads(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
+            with as_host_errors(self._path):
+                if not self._path.exists():
+                    return None
+                job = plistlib.loads(self._path.read_bytes())
         except (ValueError, ExpatError):
             return {}
         return job if isinstance(job, dict) else {}
@@ -214,7 +226,7 @@ class LaunchdService:
         if not folder.exists():
             folder.mkdir(parents=True)
             if self._is_root:
-                os.chown(folder, self._owner.uid, -1)
+                os.chown(folder, self._owner.uid, -1, follow_symlinks=False)
 
     def _is_loaded(self) -> bool:
         return self._tool(["launchctl", "print", self._target]).status == 0

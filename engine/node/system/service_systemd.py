@@ -19,6 +19,7 @@ from engine.node.system.service import (
     Program,
     ServiceStatus,
     Tool,
+    as_host_errors,
     must_run,
     other_program_note,
 )
@@ -128,9 +129,14 @@ class SystemdService:
         changes = []
         if self._installed_text() != self._text():
             changes.append(
-                f"{self._path} is written: it has {' '.join(self._program.words)} run as {self._user}"
+                f"{self._path} is written: it has {' '.join(self._wanted().words)} run as {self._user}"
             )
         changes.append(f"{UNIT} is started now, and whenever {self._user} logs in")
+        if self._starts_before_login():
+            changes.append(
+                "it does not use the system keyring, which is locked until somebody logs in: this computer's key is "
+                "kept in a file that only you can read"
+            )
         if self._linger and not self._lingers():
             changes.append(
                 f"lingering is turned on for {self._user} (loginctl enable-linger), so that the programs of this user "
@@ -143,8 +149,9 @@ class SystemdService:
         text = self._text()
         is_changed = self._installed_text() != text
         if is_changed:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, text.encode(), synced=True)
+            with as_host_errors(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._path, text.encode(), synced=True)
         must_run(self._tool, _systemctl("daemon-reload"))
         must_run(self._tool, _systemctl("enable", UNIT))
         must_run(self._tool, _systemctl("restart" if is_changed else "start", UNIT))
@@ -157,7 +164,8 @@ class SystemdService:
             if self._is_booted:
                 self._check_systemd()
                 must_run(self._tool, _systemctl("disable", "--now", UNIT))
-            self._path.unlink()
+            with as_host_errors(self._path):
+                self._path.unlink()
             if self._is_booted:
                 must_run(self._tool, _systemctl("daemon-reload"))
                 # A unit that had failed would be remembered, under a file that is gone.
@@ -165,7 +173,8 @@ class SystemdService:
             done.append(f"{UNIT} does not run any more, and {self._path} is removed")
         if self._was_turned_on_here():
             must_run(self._tool, ["loginctl", "disable-linger", self._user])
-            self._note.unlink(missing_ok=True)
+            with as_host_errors(self._note):
+                self._note.unlink(missing_ok=True)
             done.append(f"lingering is turned off again for {self._user}")
         return done
 
@@ -205,13 +214,19 @@ class SystemdService:
     def _text(self) -> str:
         done = self._tool(["systemctl", "--version"])
         version = re.match(r"systemd (\d+)", done.output)
-        return unit_text(self._program, version=int(version[1]) if version else 0)
+        return unit_text(self._wanted(), version=int(version[1]) if version else 0)
+
+    def _wanted(self) -> Program:
+        return self._program.before_login() if self._starts_before_login() else self._program
+
+    def _starts_before_login(self) -> bool:
+        return self._linger or self._lingers()
 
     def _installed_text(self) -> str | None:
-        try:
+        with as_host_errors(self._path):
+            if not self._path.exists():
+                return None
             return self._path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
 
     def _fault(self) -> str:
         """Why systemd cannot run anything for this user; nothing where it can."""
@@ -240,8 +255,9 @@ class SystemdService:
 
     def _enable_lingering(self) -> None:
         # Noted before it is done: what is not noted is never undone.
-        self._note.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._note, json.dumps({"lingering_turned_on_for": self._user}).encode())
+        with as_host_errors(self._note):
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._note, json.dumps({"lingering_turned_on_for": self._user}).encode())
         done = self._tool(["loginctl", "enable-linger", self._user])
         if done.status:
             self._note.unlink(missing_ok=True)

@@ -24,7 +24,8 @@ from msgspec import Meta
 
 from engine.errors import HostError, PeerError, UserError
 from engine.files import write_whole
-from engine.node.peering.peer_link import Handler, PeerLink
+from engine.node.peering.offers import Handler, Method
+from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.peers import Peer
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,8 @@ class WakeOnLan:
     """Learns what wakes paired computers, and wakes them. On one event loop.
 
     `named` finds a paired computer or raises; `is_awake` is whether there is a link with one, by its id; `call_it` has
-    it called at once; `is_paired` is whether what is known of an id is still to be kept.
+    it called at once; `is_paired` is whether what is known of an id is still to be kept; `on_change` is called when the
+    snapshot has changed.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class WakeOnLan:
         is_paired: Callable[[str], bool],
         is_awake: Callable[[str], bool],
         call_it: Callable[[], None],
+        on_change: Callable[[], None],
         ports: Callable[[], list[Port]] = read_ports,
         send: Callable[[Sequence[Port], Sequence[str]], int] = send_packets,
         try_every_s: float = TRY_EVERY_S,
@@ -158,14 +161,15 @@ class WakeOnLan:
         self._is_paired = is_paired
         self._is_awake = is_awake
         self._call_it = call_it
+        self._on_change = on_change
         self._ports = ports
         self._send = send
         self._try_every_s = try_every_s
         self._came: dict[str, asyncio.Event] = {}
         self._sleepers = self._load()
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"wake.macs": self._tell_macs}
+    def methods(self) -> dict[str, Method[Handler]]:
+        return {"wake.macs": Method(self._tell_macs, None)}
 
     def snapshot(self) -> dict[str, Any]:
         """The ids of those that could be woken."""
@@ -187,6 +191,7 @@ class WakeOnLan:
         if macs and self._sleepers.get(node_id) != sleeper:
             kept = {known: it for known, it in self._sleepers.items() if self._is_paired(known)}
             self._sleepers = {**kept, node_id: sleeper}
+            self._on_change()
             await asyncio.to_thread(self._save, self._sleepers)
 
     async def wake(self, name: str) -> dict[str, Any]:

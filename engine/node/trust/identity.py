@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import hashlib
 import os
 import re
@@ -35,14 +34,13 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 from engine.errors import (
-    DiskFull,
     HostError,
     InvalidRequest,
     PeerLost,
     PeerUntrusted,
     ProtocolError,
 )
-from engine.files import file_fault, write_whole
+from engine.files import file_error, file_fault, write_whole
 from engine.node.trust.secrets import NoKeyring, Secrets
 from engine.wire.codec import INTRODUCTION_MESSAGES, FrameReader, decode_message, encode_message
 from engine.wire.limits import MAX_CERTIFICATE_BYTES, MAX_HELLO_BYTES
@@ -176,7 +174,7 @@ def _file_errors(directory: Path) -> Iterator[None]:
             f"another process keeps {directory} locked: end other starts of Baton, then try again"
         ) from error
     except OSError as error:
-        raise _file_error(f"this computer's identity in {directory}", error) from error
+        raise file_error(f"this computer's identity in {directory}", error) from error
 
 
 def _locked(directory: Path) -> filelock.BaseFileLock:
@@ -205,7 +203,11 @@ def _create(certificate_path: Path, key_path: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     write_whole(key_path, _key_pem(key, None), synced=True)
-    write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), synced=True)
+    try:
+        write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), synced=True)
+    except BaseException:
+        key_path.unlink(missing_ok=True)  # half an identity would be taken for one that lost its other half
+        raise
 
 
 def _key_pem(key: PrivateKeyTypes, passphrase: str | None) -> bytes:
@@ -276,8 +278,9 @@ def _recalled_passphrase(node_id: str, key_path: Path, certificate_path: Path, s
     if found is None:
         raise HostError(
             f"{key_path} is encrypted, and its passphrase cannot be had from the system keyring ({why_not}): log in to "
-            f"the desktop and unlock the keyring, then start Baton again. If that keyring is lost, delete {key_path} "
-            f"and {certificate_path} {_THEN_NEW}"
+            "the desktop and unlock the keyring, then start Baton again. Where it is to start before anybody logs in, "
+            "start it there once with `baton node --keyring never`. If that keyring is lost, delete "
+            f"{key_path} and {certificate_path} {_THEN_NEW}"
         )
     return found
 
@@ -340,7 +343,7 @@ class TrustStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _file_error(f"the certificate {self._path(digits)}", error) from error
+            raise file_error(f"the certificate {self._path(digits)}", error) from error
         return certificate_der if fingerprint_of(certificate_der) == digits else None
 
     def _keep(self, fingerprint: str, certificate_der: bytes) -> None:
@@ -354,18 +357,10 @@ class TrustStore:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path(fingerprint), certificate_der, synced=True)
         except OSError as error:
-            raise _file_error(f"the certificate {self._path(fingerprint)}", error) from error
+            raise file_error(f"the certificate {self._path(fingerprint)}", error) from error
 
     def _path(self, fingerprint: str) -> Path:
         return self._folder / f"{fingerprint}.der"
-
-
-def _file_error(what: str, error: OSError) -> HostError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{what} cannot be written: the disk is full")
-    return HostError(
-        f"{what} cannot be read or written: {error.strerror or error}; check who owns the folder and its files"
-    )
 
 
 def mutual_context(
@@ -429,7 +424,7 @@ def _context(identity: Identity, *, server_side: bool, protocols: Sequence[str])
             f"{identity.key_path} is another one than at the start of this process: start it again"
         ) from error
     except OSError as error:
-        raise _file_error(f"this computer's identity in {identity.key_path.parent}", error) from error
+        raise file_error(f"this computer's identity in {identity.key_path.parent}", error) from error
     return context
 
 

@@ -178,11 +178,13 @@ class PairingPort:
         return offer
 
     async def withdraw(self) -> None:
-        """The code that is shown, if any, is void."""
-        self._end(self._offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
-        if self._offer is not None:
-            tasks = [*self._offer.tasks, *self._offer.callers]
-            await asyncio.gather(*tasks, return_exceptions=True)
+        """The code that is shown, if any, is void, and so is one that came while this one's port was being closed."""
+        offer: Offer | None = None
+        while offer is not self._offer:
+            offer = self._offer
+            self._end(offer, InvalidRequest("the code was withdrawn: show a new one (baton pair)"))
+            if offer is not None:
+                await asyncio.gather(*offer.tasks, *offer.callers, return_exceptions=True)
 
     async def join(self, address: str, code: str, role: Role | None = None) -> Paired:
         """Pair with the computer that shows `code` at HOST or HOST:PORT. Raises a BatonError that says what to do."""
@@ -255,6 +257,9 @@ class PairingPort:
         except OSError:
             connection.close()
             return
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         exchange = self._exchange(Side.SHOWS, offer.code, offer.role)
         await self._talk(exchange, reader, writer, offer)
         if exchange.error is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import filelock
 
 from engine.errors import HostError
-from engine.files import write_whole
+from engine.files import file_error, write_whole
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -144,7 +144,7 @@ class Secrets:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise HostError(f"{self._path} cannot be read: {error.strerror or error}") from error
+            raise file_error(str(self._path), error) from error
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -162,7 +162,7 @@ class Secrets:
                 if changed != kept:
                     write_whole(self._path, json.dumps(changed).encode(), synced=True)
         except OSError as error:
-            raise HostError(f"{self._path} cannot be written: {error.strerror or error}") from error
+            raise file_error(str(self._path), error) from error
 
 
 def _reason(error: Exception) -> str:

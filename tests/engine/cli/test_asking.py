@@ -13,6 +13,7 @@ import pytest
 from engine.cli.answer import Answer, telemetry_line
 from engine.cli.main import main
 from engine.errors import HostError
+from engine.node.client import NodeClient
 from engine.node.endpoint import Endpoint
 
 TIMINGS = {
@@ -289,3 +290,17 @@ def test_status_without_an_endpoint_says_what_to_start(capsys) -> None:
     assert report["engines"] == []
     assert main(["status", "--port", str(port)]) == 1
     assert "baton node" in capsys.readouterr().out
+
+
+def test_status_says_what_is_wrong_with_a_node_that_runs(
+    server: FakeEndpoint, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hangs:
+        endpoint = ""
+
+        def get(self, path: str) -> None:
+            raise HostError("the node (process 7) does not answer: end that process")
+
+    monkeypatch.setattr(NodeClient, "find", Hangs)
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    assert "the node (process 7) does not answer: end that process\n" in capsys.readouterr().out

@@ -39,7 +39,8 @@ class System:
         self.orders: list[Order] = []
         self.in_force: tuple[str, ...] = ()
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, *, timeout_s: float) -> Any:
+        assert timeout_s > 30  # which the other computer may take
         self.paths.append(path)
         return json.loads(msgspec.json.encode(self.preview))
 

@@ -16,6 +16,7 @@ from engine.cli import main as cli
 from engine.cli import models
 from engine.errors import PeerRefused
 from engine.gguf.digest import model_digest
+from engine.node.models.library import partial_path
 from engine.node.presence import NoNode
 from tests.conftest import SMOLLM2_FILE
 from tests.engine.node.models.models_at_hand import write_model
@@ -149,8 +150,8 @@ def test_an_imported_model_is_found_by_its_name(folder: Path, tmp_path: Path, ca
 
 def test_a_model_is_sent_and_the_node_is_asked_for_it(folder: Path, capsys, monkeypatch) -> None:
     steps = [
-        {"done_bytes": 1, "total_bytes": 2, "peer": "studio"},
-        {"done_bytes": 2, "total_bytes": 2, "peer": "studio"},
+        {"done_bytes": 1, "total_bytes": 2, "peer": "studio", "state": "running"},
+        {"done_bytes": 2, "total_bytes": 2, "peer": "studio", "state": "done"},
     ]
     node = FakeNode([], steps)
     have_node(monkeypatch, node)
@@ -166,6 +167,14 @@ def test_why_a_model_was_not_sent_is_said(folder: Path, capsys, monkeypatch: pyt
     assert capsys.readouterr().err == "baton: the disk there is full\n"
     have_node(monkeypatch, None)
     assert cli.main(["models", "send", "mine"]) == 2
+
+
+@pytest.mark.parametrize("n_steps", [0, 1])
+def test_a_copy_that_nobody_says_the_end_of_is_none(folder: Path, capsys, monkeypatch, n_steps: int) -> None:
+    step = {"done_bytes": 1, "total_bytes": 2, "peer": "studio", "state": "running"}
+    have_node(monkeypatch, FakeNode([], [step] * n_steps))
+    assert cli.main(["models", "send", "mine"]) == 1
+    assert "the node ended before mine was copied" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):
@@ -210,3 +219,25 @@ def test_a_model_of_a_running_engine_is_not_removed(
     assert cli.main(["models", "rm", "smollm2-135m", "--yes"]) == 2
     assert "loaded by an engine" in capsys.readouterr().err
     assert (folder / SMOLLM2_FILE).exists()
+
+
+def test_what_is_left_of_a_model_is_listed_and_removed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [partial_path(folder / name, "ab" * 32) for name in ("other.gguf", SMOLLM2_FILE)]
+    for number, path in enumerate(left, start=1):
+        path.write_bytes(bytes(number * 1_000_000))
+    assert cli.main(["models", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["other"]["unfinished_bytes"], rows["other"]["here"]) == (1_000_000, False)
+    assert rows["smollm2-135m"]["unfinished_bytes"] == 2_000_000
+    assert cli.main(["models", "list"]) == 0
+    assert "1 MB are left of it, unfinished" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert cli.main(["models", "rm", "other"]) == 0
+    assert "Delete what is left of other, which is not whole (1 MB)?" in capsys.readouterr().out
+    assert [path.exists() for path in left] == [False, True]
+    node = FakeNode([], [])
+    have_node(monkeypatch, node)
+    assert cli.main(["models", "rm", "smollm2-135m", "--yes"]) == 0
+    assert node.asked == ["/models/smollm2-135m"] and left[1].exists()

@@ -213,7 +213,7 @@ def test_who_stops_showing_withdraws_the_code(tmp_path: Path) -> None:
         (["12-34"], "one has 8 digits"),
         (["1234-5678", "--to", "spark:99999"], "65535"),
         (["remove"], "name the computer to remove"),
-        (["list", "studio"], "name the computer to remove"),
+        (["list", "studio"], "studio is one word too many"),
         (["--to", "spark"], "--to goes with the code"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +65,25 @@ def test_windows_starts_it_as_administrator_and_waits() -> None:
     assert "-Verb RunAs" in words[-1] and "-Wait" in words[-1] and ".ExitCode" in words[-1]
     assert "-FilePath '/opt/Baton It/baton'" in words[-1]
     assert f"""'"privileged"','"--order"','"{ENCODED}"'""" in words[-1]
+
+
+def test_a_quote_in_a_path_ends_no_word_of_powershells() -> None:
+    words, _ = elevated(["C:\\O'Neil\u2019s\\baton.exe", "privileged"], ORDER, session(system="win32"))
+    assert "-FilePath 'C:\\O''Neil\u2019\u2019s\\baton.exe' " in words[-1]
+
+
+def test_the_helpers_python_heeds_nothing_of_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('a module of the user was run')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run(
+        [*elevate.helper_command(), "--order", "ö"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert "this is no plan of Baton's" in done.stderr and done.returncode == 2
+    monkeypatch.setattr(elevate, "is_bundled", lambda: True)
+    monkeypatch.setattr(elevate, "own_command", lambda: ["/opt/baton"])
+    assert elevate.helper_command() == ["/opt/baton", "privileged"]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import HostError, UserError
 from engine.link import tune_journal
 from engine.link.interfaces import Network
-from engine.link.privileged import Order, carry_out, main, read_order
+from engine.link.privileged import Order, carry_out, check, main, read_order
 from engine.link.tune import Change, Firewall, Profile, Roots, Sysctls, Way
 from engine.link.tune_journal import Journal
 from tests.engine.link.networks import interface, network
@@ -197,3 +197,13 @@ def test_a_journal_that_others_may_have_written_is_not_believed(
     file.chmod(0o666)
     with pytest.raises(HostError, match="somebody else"):
         Journal(system.roots.state)
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "10.71.17.0", "999.1.1.1", "0.0.0.0"])
+def test_the_firewall_is_opened_for_one_computer_of_a_home_alone(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    check(Firewall(peer_host="10.71.17.9"), NETWORK, {})
+    with pytest.raises(UserError):
+        check(Firewall(peer_host=host), NETWORK, {})

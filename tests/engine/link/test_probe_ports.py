@@ -18,6 +18,7 @@ from engine.link.probe_wire import (
     Kind,
     read_exactly,
     receive_all,
+    receive_burst,
 )
 
 HOST = "127.0.0.1"
@@ -145,3 +146,12 @@ def test_ports_that_nobody_closes_close_themselves() -> None:
 def test_what_may_be_moved_is_bounded() -> None:
     budget = Budget(100)
     assert budget.take(60) and not budget.take(60) and not budget.take(1)
+
+
+def test_an_end_that_sends_now_and_then_for_ever_is_given_up() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(bytes(100))
+        assert not receive_burst(here, 200, Budget(), longest_s=-1)
+        n_bytes, _ = receive_all(here, Budget(), longest_s=-1)
+        assert n_bytes == 0

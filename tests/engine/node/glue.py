@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.node.peering.peer_link import Offers, PeerLink
+from engine.node.peering.offers import Offers
+from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks
 from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.trust.identity import Identity
@@ -17,6 +18,16 @@ from engine.node.trust.peers import Peer, PeerBook
 
 # Far more than anything on loopback takes.
 TIMEOUT_S = 20.0
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """One test's work, with an end."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            await work
+
+    asyncio.run(bounded())
 
 
 @dataclass(kw_only=True)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import config
+from engine.cache.spec import KVType
 from engine.errors import ModelNotFound
-from engine.node import supervisor
 from engine.node.cluster import Cluster
 from engine.node.engines import Engines, Memory, ModelFile
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.identity import TrustStore
-from engine.node.workers import START, STOP
-from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+from engine.node.workers import START, STOP, Started, StartPrefill, StopPrefill
+from tests.engine.node.glue import TIMEOUT_S, End, run, two_ends
+
+pytestmark = pytest.mark.usefixtures("child_script")
+
+ROOM = {config.CTX: 64, config.SLOTS: 2, config.KV_TYPE: "auto"}
 
 # Listens on another port each time it is told to listen, as an engine does.
 CHILD = """
@@ -43,16 +47,18 @@ class Home:
 
     def __init__(self, folder: Path, decoder: End, worker: End) -> None:
         self.decoder, self.worker = decoder, worker
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[StartPrefill | StopPrefill] = []
         self.refusals = 0
+        self.tells_port = True
         self.prefills = True
         self.changed = asyncio.Event()
-        worker.offers.calls[START] = self._start
-        worker.offers.calls[STOP] = self._stop
+        self.settings = ROOM
+        worker.offers.calls[START] = Method(self._start, StartPrefill)
+        worker.offers.calls[STOP] = Method(self._stop, StopPrefill)
         self.engines = Engines(
             find=self._find,
             memory=lambda: Memory(total_bytes=1 << 40, available_bytes=1 << 40),
-            words=[],
+            settings=lambda: self.settings,
             environment={},
             log_folder=folder,
             on_change=lambda: self.cluster.look_again(),
@@ -61,8 +67,6 @@ class Home:
             self.engines,
             prefiller_for=lambda engine: self.decoder.link if self.prefills else None,
             digest_of=self._digest,
-            n_ctx=64,
-            n_slots=2,
             is_paired=lambda node_id: self.decoder.book.get(node_id) is not None,
             trust=TrustStore(folder),
             on_change=self.changed.set,
@@ -74,16 +78,16 @@ class Home:
     async def _digest(self, model_id: str) -> str:
         return "d" * 64
 
-    async def _start(self, link: PeerLink, params: Any) -> Any:
-        self.asked.append((START, params))
+    async def _start(self, link: PeerLink, asked: StartPrefill) -> Started:
+        self.asked.append(asked)
         self.changed.set()
         if self.refusals:
             self.refusals -= 1
             raise ModelNotFound("copy it there")
-        return {"port": 50000}
+        return Started(port=50000 if asked.dial is None and self.tells_port else None)
 
-    async def _stop(self, link: PeerLink, params: Any) -> Any:
-        self.asked.append((STOP, params))
+    async def _stop(self, link: PeerLink, asked: StopPrefill) -> None:
+        self.asked.append(asked)
         self.changed.set()
 
     async def until_asked(self, n: int) -> None:
@@ -97,21 +101,6 @@ class Home:
         await self.engines.close()
 
 
-@pytest.fixture(autouse=True)
-def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
-
-
 def target_of(home: Home) -> dict[str, Any]:
     target: dict[str, Any] = json.loads(home.engines.all()[0].target.line())
     return target
@@ -123,7 +112,7 @@ def test_who_called_is_who_calls_for_the_cache_too(tmp_path: Path) -> None:
             home = Home(tmp_path, decoder=left, worker=right)
             await home.engines.use("m", wait_s=TIMEOUT_S)
             await home.until_asked(1)
-            assert "dial" not in home.asked[0][1]
+            assert home.asked == [StartPrefill(digest="d" * 64, model="m", n_ctx=64, n_slots=2)]
             assert target_of(home) == {"dial": "127.0.0.1:50000", "trust": right.identity.fingerprint}
             await home.close()
 
@@ -140,12 +129,12 @@ def test_who_was_called_waits_for_the_call_on_a_port_that_is_the_present_one(tmp
             home.prefills = False
             home.cluster.look_again()
             await home.until_asked(2)
-            assert home.asked[1][0] == STOP
+            assert isinstance(home.asked[1], StopPrefill)
             assert target_of(home) == {}
             home.prefills = True
             home.cluster.look_again()
             await home.until_asked(3)
-            ports = [params["dial"] for method, params in home.asked if method == START]
+            ports = [asked.dial for asked in home.asked if isinstance(asked, StartPrefill)]
             assert ports == [40001, 40002]
             await home.close()
 
@@ -162,7 +151,35 @@ def test_an_engine_that_was_started_again_gets_its_worker_again(tmp_path: Path) 
             assert process is not None
             process.kill()
             await home.until_asked(2)
-            assert [method for method, _ in home.asked] == [START, START]
+            assert [type(asked) for asked in home.asked] == [StartPrefill, StartPrefill]
+            await home.close()
+
+    run(work())
+
+
+def test_a_model_whose_name_is_longer_than_names_are_gets_a_worker_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            await home.engines.use("m" * 250, wait_s=TIMEOUT_S)
+            await home.until_asked(1)
+            assert target_of(home)["dial"] == "127.0.0.1:50000"
+            await home.close()
+
+    run(work())
+
+
+def test_a_worker_that_is_nowhere_is_none(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            home.tells_port = False
+            await home.engines.use("m", wait_s=TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                while "does not say where" not in home.cluster.snapshot()[0]["note"]:
+                    home.changed.clear()
+                    await home.changed.wait()
+            assert target_of(home) == {}
             await home.close()
 
     run(work())
@@ -197,7 +214,26 @@ def test_unloading_tells_the_worker_to_end(tmp_path: Path) -> None:
             await home.until_asked(1)
             await home.engines.unload("m")
             await home.until_asked(2)
-            assert home.asked[1] == (STOP, {"digest": "d" * 64})
+            assert home.asked[1] == StopPrefill(digest="d" * 64)
+            await home.close()
+
+    run(work())
+
+
+def test_a_worker_is_asked_to_keep_its_cache_as_the_engine_does(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            await home.engines.use("m", wait_s=TIMEOUT_S)
+            await home.until_asked(1)
+            home.settings = {config.CTX: 128, config.SLOTS: 3, config.KV_TYPE: "f32"}
+            await home.engines.reload_outdated()
+            await home.until_asked(3)
+            started = [asked for asked in home.asked if isinstance(asked, StartPrefill)]
+            assert started == [
+                StartPrefill(digest="d" * 64, model="m", n_ctx=64, n_slots=2),
+                StartPrefill(digest="d" * 64, model="m", n_ctx=128, n_slots=3, kv_type=KVType.F32),
+            ]
             await home.close()
 
     run(work())

@@ -49,7 +49,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_a_probe_says_each_part_and_then_its_report(client: TestClient) -> None:
     assert client.get("/link").json() == {"probing": None, "report": None, "ceilings": {}}
-    lines = [json.loads(line) for line in client.post("/link/probe", json={}).text.splitlines()]
+    lines = [json.loads(line) for line in client.post("/link/probe", json={}).text.splitlines() if line]
     assert lines[0] == {"part": "interfaces of both computers"}
     report = lines[-1]["report"]
     assert "baton pair" in report["missing"] and report["here"]["network"]["interfaces"]

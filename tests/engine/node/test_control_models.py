@@ -18,6 +18,7 @@ from engine.node.control.app import build_control_app
 from engine.node.models.copies import Copies
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
+from engine.node.peering.peer_link import PeerLink
 from tests.engine.node.glue import End, two_ends
 from tests.engine.node.models.models_at_hand import write_model
 
@@ -73,6 +74,23 @@ def test_models_of_both_computers_are_side_by_side(tmp_path: Path) -> None:
         (peer,) = found["peers"]
         assert (peer["name"], peer["problem"]) == ("right", "")
         assert [model["id"] for model in peer["models"]] == ["theirs"]
+
+    run(tmp_path, work)
+
+
+def test_a_computer_that_does_not_answer_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_routes, "_TIMEOUT_S", 0.01)
+
+    async def never(self: Shelf, link: PeerLink, params: None) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Shelf, "_list", never)
+
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        (peer,) = (await client.get("/models")).json()["peers"]
+        assert (peer["models"], "did not answer" in peer["problem"]) == ([], True)
 
     run(tmp_path, work)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.node.control import status
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 
@@ -37,7 +38,7 @@ def test_what_a_peer_says_of_itself(tmp_path: Path, said: Any, is_shown: bool) -
 
     async def work() -> None:
         async with asyncio.timeout(TIMEOUT_S), two_ends(tmp_path) as (left, right):
-            right.offers.calls[status.DESCRIBE] = describe
+            right.offers.calls[status.DESCRIBE] = Method(describe)
             assert left.link is not None
             assert (await status._ask(left.link))[1] == (TOLD if is_shown else None)
 

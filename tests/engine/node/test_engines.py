@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import config
+from engine.config import Setting
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
-from engine.node import supervisor
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.server.errors import Refused, StillLoading
 
@@ -42,6 +42,8 @@ class Computer:
     total_bytes: int = 10 * GB
     others_bytes: int = 0
     n_changes: int = 0
+    now_s: float = 1000.0
+    settings: dict[Setting, Any] = field(default_factory=lambda: {config.CTX: 64})
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -49,10 +51,11 @@ class Computer:
         self.engines = Engines(
             find=self.find,
             memory=self.memory,
-            words=["--ctx", "64"],
+            settings=lambda: self.settings,
             environment={},
             log_folder=self.folder,
             on_change=self._count,
+            clock=lambda: self.now_s,
         )
 
     def _count(self) -> None:
@@ -75,16 +78,17 @@ class Computer:
             available_bytes=max(0, self.total_bytes - taken - self.others_bytes),
         )
 
+    def let_time_pass(self) -> None:
+        """Until no model stays because it was only just loaded."""
+        self.now_s += 100.0
+
     @property
     def loaded(self) -> list[str]:
         return [engine.model.model_id for engine in self.engines.all()]
 
 
 @pytest.fixture
-def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
+def computer(tmp_path: Path, child_script: None) -> Computer:
     return Computer(tmp_path)
 
 
@@ -124,6 +128,7 @@ def test_the_least_recently_used_goes_when_memory_is_short(computer: Computer) -
         for model in ("a", "b"):
             await use(computer, model)
         await use(computer, "a")
+        computer.let_time_pass()
         await use(computer, "c")
         assert computer.loaded == ["a", "c"]
 
@@ -135,6 +140,7 @@ def test_what_is_being_loaded_will_need_its_memory(computer: Computer) -> None:
 
     async def work() -> None:
         await computer.engines.load("slow")
+        computer.let_time_pass()
         assert computer.memory().available_bytes == 10 * GB
         await use(computer, "b")
         assert computer.loaded == ["b"]
@@ -147,17 +153,101 @@ def test_none_is_taken_away_while_it_answers(computer: Computer) -> None:
 
     async def work() -> None:
         engine = await use(computer, "a")
+        computer.let_time_pass()
         with (
             engine.in_use(),
-            pytest.raises(Refused, match=r"2\.0 GB more than are free while a answers") as error,
+            pytest.raises(Refused, match=r"2\.0 GB more than are free, and a cannot .* in use") as error,
         ):
             await use(computer, "b")
         assert (error.value.status, error.value.retry_after_s) == (503, 5)
         assert (await use(computer, "b")).is_ready
         assert computer.loaded == ["b"]
-        with pytest.raises(OutOfMemory, match=r"needs 11\.0 GB and this computer has 10\.0 GB"):
+        with pytest.raises(OutOfMemory, match=r"needs 11\.0 GB, and this computer has 9\.5 GB"):
             await use(computer, "huge")
         assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
+def test_two_that_do_not_fit_together_do_not_throw_each_other_out(computer: Computer) -> None:
+    """Each would be loaded again and again, and neither would ever answer."""
+    computer.sizes = {"a": 6, "b": 6}
+
+    async def work() -> None:
+        await use(computer, "a")
+        computer.now_s += 4.0
+        with pytest.raises(Refused, match="a cannot make room, being loaded only just now") as error:
+            await use(computer, "b")
+        assert (error.value.status, error.value.retry_after_s) == (503, 6)
+        assert (await use(computer, "a")).process.n_starts == 1
+        computer.now_s += 6.0
+        assert (await use(computer, "b")).is_ready
+        assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
+def test_one_that_somebody_was_told_to_come_back_for_is_not_given_up_before(computer: Computer) -> None:
+    computer.sizes = {"slow": 6, "b": 6}
+
+    async def work() -> None:
+        engine = await computer.engines.load("slow")
+        computer.now_s += 9.0
+        with pytest.raises(StillLoading) as told:
+            await computer.engines.use("slow", wait_s=0.0)
+        assert told.value.retry_after_s is not None
+        computer.now_s += told.value.retry_after_s
+        with pytest.raises(Refused, match="slow cannot make room"):
+            await use(computer, "b")
+        engine.process.tell("more", "go")
+        assert await use(computer, "slow") is engine
+
+    run(computer, work())
+
+
+def test_one_that_is_loaded_is_used_though_another_is_being_put_away(computer: Computer) -> None:
+    computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        async with computer.engines._loading:
+            assert await use(computer, "a") is engine
+
+    run(computer, work())
+
+
+def test_none_goes_where_that_would_not_be_enough(computer: Computer) -> None:
+    computer.sizes = {"idle": 3, "busy": 5, "b": 6}
+
+    async def work() -> None:
+        await use(computer, "idle")
+        engine = await use(computer, "busy")
+        computer.let_time_pass()
+        with engine.in_use(), pytest.raises(Refused, match="busy cannot make room"):
+            await use(computer, "b")
+        assert computer.loaded == ["idle", "busy"]
+
+    run(computer, work())
+
+
+def test_room_is_made_for_what_is_no_engine_here(computer: Computer) -> None:
+    computer.sizes = {"a": 6, "worker": 6, "huge": 11}
+
+    async def work() -> None:
+        await use(computer, "a")
+        worker, huge = await computer.find("worker"), await computer.find("huge")
+        with pytest.raises(Refused, match="only just now"):
+            await computer.engines.make_room(worker)
+        computer.let_time_pass()
+        await computer.engines.make_room(worker)
+        assert computer.loaded == []
+        with pytest.raises(OutOfMemory, match=r"worker needs 2\.0 GB more than other programs leave free"):
+            await computer.engines.make_room(worker, beside_bytes=6 * GB)
+        with pytest.raises(OutOfMemory, match="a smaller model"):
+            await computer.engines.make_room(huge)
+        await computer.engines.make_room(replace(huge, device_bytes=12 * GB))
+        with pytest.raises(OutOfMemory, match="a smaller model"):
+            await computer.engines.make_room(replace(worker, device_bytes=5 * GB))
 
     run(computer, work())
 
@@ -208,5 +298,46 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
             with pytest.raises(ProcessFailed, match="this file is cut short: fetch it again"):
                 await use(computer, "broken")
             assert computer.loaded == []
+
+    run(computer, work())
+
+
+def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) -> None:
+    computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        assert computer.engines.outdated() == []
+        computer.settings = {config.CTX: 128}
+        assert computer.engines.outdated() == [engine]
+        with engine.in_use():
+            reloading = asyncio.create_task(computer.engines.reload_outdated())
+            while not engine.is_leaving:
+                await asyncio.sleep(0)
+            with pytest.raises(StillLoading):
+                await computer.engines.use("a", wait_s=0.01)
+            assert engine.is_ready  # the answer goes on
+            waiting = asyncio.create_task(use(computer, "a"))
+            await asyncio.sleep(0)
+        assert await reloading == ""
+        successor = await waiting
+        assert successor is not engine and successor.is_ready
+        assert successor.process.words[successor.process.words.index("--ctx") + 1] == "128"
+        assert computer.engines.outdated() == []
+
+    run(computer, work())
+
+
+def test_one_that_does_not_come_back_is_said_and_keeps_no_other_from_it(computer: Computer) -> None:
+    computer.sizes = {"a": 2, "b": 2}
+
+    async def work() -> None:
+        for model in ("a", "b"):
+            await use(computer, model)
+        computer.settings = {config.CTX: 128}
+        computer.sizes["a"] = 100
+        assert "a could not be loaded anew: a needs 100.0 GB" in await computer.engines.reload_outdated()
+        assert computer.loaded == ["b"]
+        assert computer.engines.outdated() == []
 
     run(computer, work())

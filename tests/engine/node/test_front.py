@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,10 @@ import pytest
 
 from engine.errors import InvalidRequest
 from engine.node.engines import Engines
-from engine.node.front import PASSED_ON, Front, _checked
+from engine.node.front import PASSED_ON, Ask, Front, _check
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink
+from engine.node.peering.peer_messages import MAX_MESSAGE_BYTES
 from engine.server.settings import ServerSettings
 from tests.engine.node.glue import TIMEOUT_S, two_ends
 
@@ -34,7 +37,7 @@ def ask_through(folder: Path, *said: Any, path: str = "/v1/completions") -> tupl
 
     async def work() -> httpx.Response:
         async with asyncio.timeout(TIMEOUT_S), two_ends(folder) as (left, right):
-            right.offers.streams[PASSED_ON] = answer
+            right.offers.streams[PASSED_ON] = Method(answer, max_bytes=MAX_MESSAGE_BYTES)
             front = Front(
                 cast(Engines, None),
                 settings=ServerSettings(),
@@ -83,10 +86,13 @@ def test_what_is_no_answer_is_said_to_be_none(tmp_path: Path, said: list[Any]) -
     assert "right" in response.json()["error"]["message"]
 
 
-def test_a_stream_that_goes_on_with_something_else_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "why"), [(7, "is not valid"), ({"status": 200, "headers": {}}, "no part of an answer")]
+)
+def test_a_stream_that_goes_on_with_something_else_says_so(tmp_path: Path, other: Any, why: str) -> None:
     head = {"status": 200, "headers": {"content-type": "text/event-stream"}}
-    response, _ = ask_through(tmp_path, head, b"data: {}\n\n", 7)
-    assert response.text.startswith("data: {}\n\ndata: ") and "no part of an answer" in response.text
+    response, _ = ask_through(tmp_path, head, b"data: {}\n\n", other)
+    assert response.text.startswith("data: {}\n\ndata: ") and why in response.text
 
 
 def test_a_path_is_passed_on_as_it_came(tmp_path: Path) -> None:
@@ -101,10 +107,11 @@ def test_a_path_is_passed_on_as_it_came(tmp_path: Path) -> None:
 )
 def test_a_peer_asks_for_nothing_but_what_clients_may(path: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no"):
-        _checked({"method": "GET", "path": path, "body": b"", "model": None})
+        _check(Ask(method="GET", path=path, body=b"", model=None))
 
 
 def test_a_header_that_a_peer_gives_is_one_line() -> None:
-    ask = {"method": "GET", "path": "/requests/7?a=b", "body": b"", "model": None}
-    assert _checked({**ask, "last_event_id": "5\r\nX: y"}).headers == {"Content-Type": "application/json"}
-    assert _checked({**ask, "last_event_id": "5"}).headers["Last-Event-ID"] == "5"
+    ask = Ask(method="GET", path="/requests/7?a=b", body=b"", model=None, last_event_id="5\r\nX: y")
+    _check(ask)
+    assert ask.headers == {"Content-Type": "application/json"}
+    assert replace(ask, last_event_id="5").headers["Last-Event-ID"] == "5"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,13 @@ from engine.link.probe_path import PathMeasures, Say, Target, path_mtus
 from engine.node import link_doctor
 from engine.node.link_doctor import NO_PEER, LinkDoctor
 from tests.engine.link.reports import ROUND_TRIPS, WAY
-from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+from tests.engine.node.glue import TIMEOUT_S, End, run, two_ends
 
 MEASURED = PathMeasures(
     round_trips=ROUND_TRIPS,
     to_peer=msgspec.structs.replace(WAY, goodput_gbps=7.0, goodput_two_streams_gbps=7.5, path_mtu=8000),
     from_peer=WAY,
 )
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
 
 
 class Targets:
@@ -67,7 +60,7 @@ def doctor_of(end: End, folder: Path) -> LinkDoctor:
         links=end.links.all,
         on_change=end.changed.set,
     )
-    end.offers.calls.update(doctor.handlers())
+    end.offers.calls.update(doctor.methods())
     return doctor
 
 
@@ -172,7 +165,7 @@ def test_only_ports_with_a_token_are_measured(tmp_path: Path, targets: Targets, 
     async def work() -> None:
         async with two_doctors(tmp_path) as (left, _, _, _):
             assert left.link is not None
-            with pytest.raises(PeerRefused, match="cannot be read"):
+            with pytest.raises(PeerRefused, match="what was asked is not valid"):
                 await left.link.call("link.measure", said)
             assert targets.all == []
 
@@ -223,6 +216,24 @@ def test_a_new_probe_closes_the_ports_of_an_earlier_one(tmp_path: Path) -> None:
     run(work())
 
 
+def test_who_asks_for_ports_twice_at_once_gets_no_more_than_one_pair(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (left, _, _, _):
+            link = left.link
+            assert link is not None
+            calls = (link.call("link.open", timeout_s=TIMEOUT_S) for _ in range(4))
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            opened = [each["tcp_port"] for each in found if isinstance(each, dict)]
+            n_open = 0
+            for port in opened:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    n_open += 1
+            assert n_open == 1
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "said", [None, 7, {}, {"peer_id": "x" * 300}], ids=["nothing", "a number", "an empty one", "a long one"]
 )
@@ -230,7 +241,7 @@ def test_what_is_no_ceiling_is_refused(tmp_path: Path, said: Any) -> None:
     async def work() -> None:
         async with two_doctors(tmp_path) as (left, _, _, _):
             assert left.link is not None
-            with pytest.raises(PeerRefused, match="cannot be read"):
+            with pytest.raises(PeerRefused, match="what was asked is not valid"):
                 await left.link.call("link.probed", said)
 
     run(work())

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 from engine.node import supervisor
 from engine.node.reporting.logs import RotatingLog
 from engine.node.supervisor import EngineProcess, State, explain
+from tests.engine.node.glue import TIMEOUT_S, run
 
-TIMEOUT_S = 20.0
+pytestmark = pytest.mark.usefixtures("child_script")
 
 CHILD = """
 import json, os, signal, sys, time
@@ -36,14 +37,6 @@ print(json.dumps({"ready": True, "port": 1, "pid": os.getpid()}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"heard": line.strip()}), flush=True)
 """
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
 
 
 class Kept:
@@ -66,13 +59,6 @@ class Kept:
         async with asyncio.timeout(TIMEOUT_S):
             while not is_so():
                 await self.process.until_changed()
-
-
-@pytest.fixture(autouse=True)
-def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
 
 
 def test_it_is_started_heard_and_ended(tmp_path: Path) -> None:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from engine.errors import PeerLost, ProtocolError
+from engine.errors import OutOfMemory, PeerLost, PeerRefused
 from engine.node import workers as module
-from engine.node.cluster import _started
+from engine.node.engines import ModelFile
 from engine.node.supervisor import State
 from engine.node.trust.identity import TrustStore
-from engine.node.workers import Workers
+from engine.node.workers import Started, StartPrefill, Workers
 from tests.engine.node.glue import TIMEOUT_S, End, two_ends
 
-ASKED = {"digest": "0" * 64, "model": "m", "n_ctx": 512, "n_slots": 1}
+ASKED = StartPrefill(digest="0" * 64, model="as the other computer has it", n_ctx=512, n_slots=1)
+
+# Room for one of the above, and not for two.
+MEMORY_BYTES = 1000
 
 
 class Process:
@@ -37,6 +41,9 @@ class Process:
     async def stop(self) -> None:
         self.started.remove(self)
 
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
@@ -52,16 +59,21 @@ def run(folder: Path, work: Callable[[End, End, Workers, asyncio.Event], Awaitab
         async with asyncio.timeout(TIMEOUT_S), two_ends(folder) as (left, right):
             may_be_found = asyncio.Event()
 
-            async def find(digest: str) -> Path:
+            async def find(asked: StartPrefill) -> ModelFile:
                 await may_be_found.wait()
-                return folder / "m.gguf"
+                return ModelFile(model_id="m", path=folder / "m.gguf", needed_bytes=asked.n_ctx)
+
+            async def make_room(model: ModelFile, *, beside_bytes: int) -> None:
+                if model.needed_bytes + beside_bytes > MEMORY_BYTES:
+                    raise OutOfMemory("take a smaller model")
 
             workers = Workers(
                 find=find,
+                make_room=make_room,
                 name="right",
                 links=lambda: right.links,
                 trust=TrustStore(folder / "trust"),
-                words=(),
+                settings=dict,
                 environment={},
                 log_folder=folder / "logs",
                 on_change=lambda: None,
@@ -75,10 +87,10 @@ def run(folder: Path, work: Callable[[End, End, Workers, asyncio.Event], Awaitab
 def test_two_calls_for_one_model_get_one_worker(tmp_path: Path, started: list[Process]) -> None:
     async def work(left: End, right: End, workers: Workers, may_be_found: asyncio.Event) -> None:
         assert right.link is not None
-        both = [asyncio.create_task(workers.start(right.link, ASKED)) for _ in range(2)]
+        both = [asyncio.create_task(workers._start(right.link, ASKED)) for _ in range(2)]
         await asyncio.sleep(0)
         may_be_found.set()
-        assert await asyncio.gather(*both) == [{"port": 7118}] * 2
+        assert await asyncio.gather(*both) == [Started(port=7118)] * 2
         assert len(started) == 1
 
     run(tmp_path, work)
@@ -91,7 +103,7 @@ def test_who_is_unpaired_while_the_model_is_looked_for_gets_none(
     async def work(left: End, right: End, workers: Workers, may_be_found: asyncio.Event) -> None:
         assert right.link is not None
         link = right.link
-        call = asyncio.create_task(workers.start(link, ASKED))
+        call = asyncio.create_task(workers._start(link, ASKED))
         await asyncio.sleep(0)
         right.book.remove(link.peer.node_id)
         right.links.look_again()
@@ -105,7 +117,39 @@ def test_who_is_unpaired_while_the_model_is_looked_for_gets_none(
     run(tmp_path, work)
 
 
-@pytest.mark.parametrize("answer", [None, {}, {"port": None}, {"port": 1 << 20}, [7118]])
-def test_an_answer_that_names_no_port_is_tried_again(answer: Any) -> None:
-    with pytest.raises(ProtocolError, match="does not say where"):
-        _started(answer)
+def test_one_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path, started: list[Process]) -> None:
+    async def work(left: End, right: End, workers: Workers, may_be_found: asyncio.Event) -> None:
+        may_be_found.set()
+        assert right.link is not None
+        with pytest.raises(PeerRefused, match="right has no room for it: take a smaller model"):
+            await workers._start(right.link, replace(ASKED, n_ctx=MEMORY_BYTES + 1))
+        assert started == [] and workers.snapshot() == []
+
+    run(tmp_path, work)
+
+
+def test_those_that_are_loading_take_memory_too(tmp_path: Path, started: list[Process]) -> None:
+    async def work(left: End, right: End, workers: Workers, may_be_found: asyncio.Event) -> None:
+        may_be_found.set()
+        assert right.link is not None
+        other = replace(ASKED, digest="1" * 64)
+        await workers._start(right.link, ASKED)
+        started[0].state = State.STARTING
+        with pytest.raises(PeerRefused, match="no room"):
+            await workers._start(right.link, other)
+        started[0].state = State.READY
+        await workers._start(right.link, other)
+
+    run(tmp_path, work)
+
+
+def test_a_model_is_known_by_its_name_here(tmp_path: Path, started: list[Process]) -> None:
+    """That is what must not be deleted, whatever the other computer calls it."""
+
+    async def work(left: End, right: End, workers: Workers, may_be_found: asyncio.Event) -> None:
+        may_be_found.set()
+        assert right.link is not None
+        await workers._start(right.link, ASKED)
+        assert workers.models == {"m"}
+
+    run(tmp_path, work)

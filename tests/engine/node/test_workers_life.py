@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import config
+from engine.config import Setting
 from engine.errors import PeerRefused
-from engine.node import supervisor, workers
+from engine.node import workers
+from engine.node.engines import ModelFile
 from engine.node.supervisor import State
 from engine.node.trust.identity import TrustStore
-from engine.node.workers import START, STOP, Workers
-from tests.engine.node.glue import TIMEOUT_S, End, two_ends
+from engine.node.workers import START, STOP, StartPrefill, Workers
+from tests.engine.node.glue import End, run, two_ends
+
+pytestmark = pytest.mark.usefixtures("child_script")
 
 CHILD = """
 import json, sys
@@ -30,21 +34,6 @@ for line in sys.stdin:
 """
 
 ASKED = {"digest": "a" * 64, "model": "model", "n_ctx": 64, "n_slots": 1, "dial": 9}
-
-
-@pytest.fixture(autouse=True)
-def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    monkeypatch.setattr(supervisor, "own_command", lambda: [sys.executable, str(script)])
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
 
 
 @dataclass
@@ -77,23 +66,31 @@ def _is_ending(worker: Any) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
-    async def find(digest: str) -> Path | None:
+async def a_pair(
+    folder: Path, model: str = "model", settings: Mapping[Setting, Any] | None = None
+) -> AsyncIterator[Pair]:
+    settings = settings if settings is not None else {}
+
+    async def find(asked: StartPrefill) -> ModelFile:
         await asyncio.sleep(0)
-        return folder / model
+        return ModelFile(model_id=model, path=folder / model, needed_bytes=1)
+
+    async def make_room(model: ModelFile, *, beside_bytes: int) -> None:
+        pass
 
     async with two_ends(folder) as (asks, runs):
         found = Workers(
             find=find,
+            make_room=make_room,
             name="right",
             links=lambda: runs.links,
             trust=TrustStore(folder),
-            words=(),
+            settings=lambda: settings,
             environment={},
             log_folder=folder,
             on_change=runs.changed.set,
         )
-        runs.offers.calls.update({START: found.start, STOP: found.stop})
+        found.offer_methods(runs.offers)
         try:
             yield Pair(asks, runs, found)
         finally:
@@ -161,5 +158,30 @@ def test_why_one_does_not_start_is_told_at_once_though_it_is_tried_again(tmp_pat
                 await pair.ask()
             (one,) = pair.workers.snapshot()
             assert one["last_exits"][0]["reason"] == "there is no memory left"
+
+    run(work())
+
+
+def test_one_is_started_anew_with_other_settings_where_it_was(tmp_path: Path) -> None:
+    """The room and the type of its cache are the other computer's to say."""
+    settings: dict[Setting, Any] = {config.PREFIX_CACHE: 16, config.PREFILLS: 8}
+
+    async def work() -> None:
+        async with a_pair(tmp_path, settings=settings) as pair:
+            await pair.ask(n_slots=2, kv_type="f16")
+            (worker,) = pair.workers._workers.values()
+            before = " ".join(worker.process.words)
+            assert "--prefix-cache 16" in before and "--prefills 2" in before and "--kv-type f16" in before
+            assert pair.workers.outdated_settings() == []
+
+            worker.settings = dict(worker.settings)  # those of its start
+            settings[config.PREFIX_CACHE] = 32
+            assert pair.workers.outdated_settings() == [worker.settings]
+            await pair.workers.reload_outdated()
+            assert pair.workers.outdated_settings() == []
+            assert " ".join(worker.process.words) == before.replace("--prefix-cache 16", "--prefix-cache 32")
+            (one,) = pair.workers.snapshot()
+            assert (one["state"], one["starts"]) == (State.READY, 2)
+            assert "other settings" in one["last_exits"][-1]["reason"]
 
     run(work())

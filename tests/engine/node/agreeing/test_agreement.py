@@ -18,6 +18,8 @@ from engine.node.agreeing.roles import Roles
 from engine.node.agreeing.wishes import Wishes
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
+from engine.node.peering.offers import Method
+from engine.node.peering.peer_link import PeerLink
 from tests.engine.node.glue import End, two_ends
 from tests.engine.node.models.models_at_hand import write_model
 
@@ -267,8 +269,29 @@ def test_a_report_that_is_not_valid_changes_nothing(tmp_path: Path, told: object
         await start(here, there)
         await until((here, there), lambda: here.roles(there) is not None)
         before = here.roles(there)
-        there.end.offers.calls["roles.report"] = lie
+        there.end.offers.calls["roles.report"] = Method(lie)
         await here.agreement._agree_with_all()
         assert here.roles(there) == before
+
+    run(tmp_path, work)
+
+
+def test_who_does_not_answer_is_not_asked_of_each_model(tmp_path: Path) -> None:
+    """Each question would wait for its ten seconds, and all others with it."""
+    asked = []
+
+    async def fall_silent(link: PeerLink, about: object) -> None:
+        asked.append(about)
+        await link.close("gone")
+
+    async def work(here: Node, there: Node) -> None:
+        for name in ("a", "b", "c"):
+            write_model(here.folder / f"{name}.gguf")
+        await here.shelf.refresh()
+        for model in here.shelf.models:
+            await here.shelf.digests(model)
+        there.end.offers.calls["roles.report"] = Method(fall_silent)
+        await here.agreement._agree_with_all()
+        assert len(asked) == 1
 
     run(tmp_path, work)

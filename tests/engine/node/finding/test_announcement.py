@@ -45,6 +45,8 @@ def test_what_is_announced_is_read_again(pairing_port: int | None) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        (b"v", b"2"),
+        (b"v", None),
         (b"id", b""),
         (b"id", b"0123456789ABCDEF" * 2),
         (b"id", b"0" * 33),

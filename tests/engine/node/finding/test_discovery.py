@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zeroconf import DNSCache, DNSText
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from engine.errors import InvalidRequest, UserError
 from engine.node.finding.announcement import SERVICE_TYPE, Announcement, new_instance
 from engine.node.finding.direct_query import ask, read_response
-from engine.node.finding.discovery import MAX_MANUAL, Discovery, Found
+from engine.node.finding.discovery import MAX_MANUAL, MAX_SIGHTINGS, Discovery, Found, _Sighting
 from engine.node.finding.segments import Segment
 
 ALPHA, BETA = "a" * 32, "b" * 32
@@ -156,6 +157,42 @@ def announced(name: str, node_id: str) -> dict[bytes, bytes]:
     return said.properties()
 
 
+async def strangers_keep_no_peer_out() -> None:
+    """Somebody announces more computers than are kept, before a paired one comes."""
+    peers = [Remembered(BETA, "Beta then", ())]
+    async with Node(ALPHA, "Alpha", ONE, {"remembered": lambda: peers}) as alpha:
+        for number in range(MAX_SIGHTINGS + 1):
+            said = Announcement.parse(announced(f"Stranger {number}", f"{number:032x}"), 7119)
+            place = ("lo", 4)
+            alpha.discovery._see(
+                (place, str(number)),
+                _Sighting(place=place, announcement=said, hosts=(THREE,), by="multicast"),
+            )
+        assert len(alpha.names()) == MAX_SIGHTINGS and f"Stranger {MAX_SIGHTINGS}" not in alpha.names()
+        async with Node(BETA, "Beta", TWO):
+            await alpha.until(lambda: "Beta" in alpha.names())
+        assert len(alpha.names()) <= MAX_SIGHTINGS
+
+
+async def a_look_that_goes_wrong_is_not_the_last() -> None:
+    async with Node(ALPHA, "Alpha", "", segments=[Segment(name="none", index=1)]) as alpha:
+        looked = asyncio.Event()
+
+        def go_wrong() -> list[Segment]:
+            loop.call_soon_threadsafe(looked.set)
+            raise RuntimeError("nobody has thought of that")
+
+        loop = asyncio.get_running_loop()
+        alpha.discovery._look = go_wrong
+        alpha.discovery._wake()
+        async with asyncio.timeout(TIMEOUT_S):
+            await looked.wait()
+        alpha.discovery._look = lambda: [loopback(ONE)]
+        alpha.discovery._wake()
+        async with Node(BETA, "Beta", TWO):
+            await alpha.until(lambda: alpha.names() == ["Beta"])
+
+
 async def an_address_typed_in() -> None:
     silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -234,6 +271,13 @@ async def asked_by_unicast() -> None:
     assert await ask("no such name") == ()
 
 
+def test_what_zeroconf_keeps_of_strangers_has_a_limit() -> None:
+    cache = DNSCache()
+    for number in range(10_050):
+        cache.async_add_records([DNSText(f"{number}.{SERVICE_TYPE}", 16, 1, 4500, b"")])
+    assert len(cache.names()) == 10_000
+
+
 @pytest.mark.skipif(not hasattr(socket, "AF_NETLINK"), reason="loopback has one address only on this system")
 @pytest.mark.parametrize(
     "job",
@@ -241,6 +285,8 @@ async def asked_by_unicast() -> None:
         found_and_lost,
         one_interface_fails,
         strangers_send_what_they_like,
+        strangers_keep_no_peer_out,
+        a_look_that_goes_wrong_is_not_the_last,
         an_address_typed_in,
         a_remembered_peer,
         a_copy_of_this_node,

@@ -19,7 +19,7 @@ import pytest
 from engine.bench import netns
 from engine.errors import HostError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ALPHA, BETA = "a" * 32, "b" * 32
 
 # The figure: a new peer is found within this. What else is waited for gets longer, so that a busy computer is no fault.

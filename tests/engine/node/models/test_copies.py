@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from engine.node.models.copies import CallMe, Copies, News, Offer
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
 from engine.node.models.transfer import FileEntry
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink
 from engine.node.trust.identity import Identity
 from tests.engine.node.glue import End, two_ends
@@ -265,7 +267,7 @@ def test_a_receiver_is_called_once(tmp_path: Path) -> None:
 
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf")
-        there.end.offers.streams["models.take"] = two_ports
+        there.end.offers.streams["models.take"] = Method(two_ports)
         with pytest.raises(ProtocolError, match="more than one"):
             await here.send("mine")
 
@@ -279,3 +281,41 @@ def test_what_is_said_of_a_copy_is_checked() -> None:
         msgspec.convert({"port": 0}, News)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"name": "x.gguf", "size_bytes": 1 << 60, "sha256": "0" * 64}, FileEntry)
+
+
+class Reading:
+    """A shelf that computes a digest until it may go on."""
+
+    def __init__(self) -> None:
+        self.began, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def digests(self, model: Any) -> tuple[str, ...]:
+        self.began.set()
+        await self.may_go_on.wait()
+        return ("ab" * 32,)
+
+
+def test_a_copy_may_be_cancelled_before_it_has_begun_to_send(tmp_path: Path) -> None:
+    """Reading a large model for its digest takes a while."""
+    folder = Folder(tmp_path, tmp_path / "digests")
+    write_model(tmp_path / "mine.gguf")
+
+    async def story() -> None:
+        shelf = Reading()
+        here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
+        link = SimpleNamespace(peer=SimpleNamespace(name="studio"))
+
+        async def send() -> None:
+            async for _ in here.send(folder.models()[0], link):  # type: ignore[arg-type]
+                pass
+
+        sending = asyncio.create_task(send())
+        async with asyncio.timeout(TIMEOUT_S):
+            await shelf.began.wait()
+            here.cancel(here.snapshot()[0]["id"])
+            shelf.may_go_on.set()
+            with pytest.raises(UserError, match="was cancelled"):
+                await sending
+        assert here.snapshot()[0]["state"] == "cancelled"
+
+    asyncio.run(story())

@@ -31,6 +31,7 @@ class FakeHub(ThreadingHTTPServer):
         self.etag = DIGEST
         self.cut_after: int | None = None
         self.with_ranges = True
+        self.surplus = b""
         self.ranges: list[str | None] = []
 
 
@@ -53,11 +54,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{self.server.etag}"')
         self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("Content-Length", str(len(CONTENT) - start))
+        if with_body and self.server.surplus:
+            self.close_connection = True  # which ends the answer
+        else:
+            self.send_header("Content-Length", str(len(CONTENT) - start))
         self.end_headers()
         if with_body:
             stop = len(CONTENT) if self.server.cut_after is None else start + self.server.cut_after
-            self.wfile.write(CONTENT[start:stop])
+            self.wfile.write(CONTENT[start:stop] + self.server.surplus)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -120,6 +124,14 @@ def test_a_hub_that_gives_nothing_is_given_up(hub: FakeHub, tmp_path: Path) -> N
     with pytest.raises(DownloadFailed, match=r"does not give someone/tiny/tiny\.gguf"):
         HubFile(source()).fetch(tmp_path / "partial", Silent())
     assert len(hub.ranges) == MAX_FRUITLESS_TRIES
+
+
+def test_a_hub_that_sends_without_end_fills_no_disk(hub: FakeHub, tmp_path: Path) -> None:
+    hub.surplus = bytes(100_000)
+    file = HubFile(source())
+    with pytest.raises(DownloadFailed, match="more of someone/tiny"):
+        file.fetch(tmp_path / "partial", Silent())
+    assert (tmp_path / "partial").stat().st_size <= len(CONTENT)
 
 
 def test_without_a_digest_of_ours_the_hubs_own_holds(hub: FakeHub) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from engine.errors import ModelFileError, ModelNotFound, UnsupportedModel, UserError
+from engine.errors import DiskFull, ModelFileError, ModelNotFound, UnsupportedModel, UserError
 from engine.gguf.types import ValueType
 from engine.node.models import model_folder
 from engine.node.models.model_folder import (
@@ -203,3 +205,17 @@ def test_what_a_model_needs_grows_with_slots_and_context(folder: Folder) -> None
         assert model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots) == base + n_slots * n_ctx * LAYERS * row
     # no slot is longer than what the model was trained for
     assert model.needed_bytes(n_ctx=1 << 20, n_slots=1) == model.needed_bytes(n_ctx=2048, n_slots=1)
+
+
+def test_a_disk_that_fills_up_while_a_model_is_copied_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(source: Path, target: Path) -> None:
+        Path(target).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fill)
+    folder = Folder(tmp_path / "models", tmp_path / "digests")
+    with pytest.raises(DiskFull, match="make room"):
+        import_model(folder, write_model(tmp_path / "a.gguf"), Silent(), copy=True)
+    assert list(folder.path.iterdir()) == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from engine.errors import UserError
+from engine.errors import ModelNotFound, UserError
+from engine.node.models.library import partial_path
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
 from engine.node.progress import Silent
@@ -65,5 +67,25 @@ def test_what_comes_and_goes_is_seen(folder: Folder, tmp_path: Path) -> None:
         write_model(folder.path / "used.gguf")
         with pytest.raises(UserError, match="loaded"):
             await shelf.remove("used")
+
+    run(folder, work)
+
+
+def test_what_is_left_of_a_model_is_shown_removed_and_cleared_when_it_is_old(folder: Folder) -> None:
+    old, new = (partial_path(folder.path / f"{name}.gguf", "ab" * 32) for name in ("old", "new"))
+    old.write_bytes(bytes(10))
+    os.utime(old, (1e9, 1e9))
+    new.write_bytes(bytes(20))
+
+    async def work(shelf: Shelf, changed: asyncio.Event) -> None:
+        assert not old.exists()
+        (left,) = shelf.snapshot()["unfinished"]
+        assert (left["id"], left["file"], left["size_bytes"]) == ("new", "new.gguf", 20)
+        with pytest.raises(ModelNotFound):
+            await shelf.remove("old")
+        changed.clear()
+        await shelf.remove("new")
+        assert changed.is_set() and not new.exists()
+        assert shelf.snapshot()["unfinished"] == []
 
     run(folder, work)

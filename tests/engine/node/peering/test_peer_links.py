@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine.errors import InvalidRequest, PeerLost, PeerRefused
+from engine.errors import InvalidRequest, PeerLost, PeerRefused, ProtocolError
 from engine.node.peering import peer_link
+from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink, encode_frame
 from engine.node.peering.peer_links import make_room, split_node_address
 from engine.node.peering.peer_messages import (
@@ -24,18 +25,11 @@ from engine.node.peering.peer_messages import (
     Call,
     NodeHello,
     NodeMessage,
+    Part,
 )
 from engine.node.trust.identity import MUTUAL_NAME, peers_context
 from engine.wire.limits import MAX_UNAUTHENTICATED
-from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, two_ends
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
+from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, run, two_ends
 
 
 async def echo(link: PeerLink, params: Any) -> Any:
@@ -45,7 +39,7 @@ async def echo(link: PeerLink, params: Any) -> Any:
 def test_either_end_calls_the_other(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            left.offers.calls["echo"] = right.offers.calls["echo"] = echo
+            left.offers.calls["echo"] = right.offers.calls["echo"] = Method(echo, max_bytes=2 << 20)
             assert left.link and right.link
             assert await left.link.call("echo", {"a": b"\x00" * (1 << 20)}) == [
                 "left",
@@ -67,7 +61,7 @@ def test_a_refusal_is_told_in_its_own_words_and_a_mistake_is_not(tmp_path: Path)
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls.update(refuse=refuse, fall=fall_over)
+            right.offers.calls.update(refuse=Method(refuse), fall=Method(fall_over))
             assert left.link
             with pytest.raises(PeerRefused, match="the model is not here: copy it"):
                 await left.link.call("refuse")
@@ -83,7 +77,7 @@ def test_a_refusal_is_told_in_its_own_words_and_a_mistake_is_not(tmp_path: Path)
 def test_a_stream_comes_in_parts_and_stops_when_nobody_reads_on(tmp_path: Path) -> None:
     stopped = asyncio.Event()
 
-    async def count(link: PeerLink, params: Any) -> AsyncIterator[Any]:
+    async def count(link: PeerLink, params: Any) -> AsyncGenerator[Any, None]:
         try:
             for number in range(params):
                 yield number
@@ -95,7 +89,7 @@ def test_a_stream_comes_in_parts_and_stops_when_nobody_reads_on(tmp_path: Path) 
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.streams["count"] = count
+            right.offers.streams["count"] = Method(count)
             assert left.link
             assert [part async for part in left.link.stream("count", 5)] == [0, 1, 2, 3, 4]
             stopped.clear()
@@ -117,7 +111,7 @@ def test_who_calls_hears_at_once_that_the_link_broke(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls["hang"] = hang
+            right.offers.calls["hang"] = Method(hang)
             assert left.link and right.link
             call = asyncio.create_task(left.link.call("hang"))
             await asked.wait()
@@ -139,7 +133,7 @@ def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls["hang"] = hang
+            right.offers.calls["hang"] = Method(hang)
             assert left.link
             with pytest.raises(PeerLost, match="did not answer within"):
                 await left.link.call("hang", timeout_s=0.05)
@@ -185,7 +179,7 @@ def test_two_that_call_each_other_at_once_keep_the_same_link(tmp_path: Path) -> 
         right.book.add(peer_of(left, "left", f"127.0.0.1:{left.port}"))
         left.links.look_again()
         right.links.look_again()
-        left.offers.calls["echo"] = right.offers.calls["echo"] = echo
+        left.offers.calls["echo"] = right.offers.calls["echo"] = Method(echo)
         try:
             await left.until(lambda: same_link(left, right))
             assert left.link and right.link
@@ -285,7 +279,7 @@ def test_a_link_moves_to_a_better_address_when_there_is_one(tmp_path: Path) -> N
         right.links.look_again()
         left.book.add(peer_of(right, "right"))
         left.links.look_again()
-        left.offers.calls["echo"] = right.offers.calls["echo"] = echo
+        left.offers.calls["echo"] = right.offers.calls["echo"] = Method(echo)
         try:
             await left.until(lambda: left.link is not None)
             found.insert(0, f"127.0.0.3:{right.port}")
@@ -455,7 +449,7 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with a_peer_that_reads_nothing(tmp_path) as (writer, right):
-            right.offers.calls["much"] = much
+            right.offers.calls["much"] = Method(much)
             for number in range(100):
                 writer.write(encode_frame(call_of(number, "much")))
             await writer.drain()
@@ -475,7 +469,7 @@ def test_who_asks_for_too_much_at_once_is_cut(tmp_path: Path, monkeypatch: pytes
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls.update(hang=hang, echo=echo)
+            right.offers.calls.update(hang=Method(hang), echo=Method(echo))
             assert left.link
             for _ in range(4):
                 assert await left.link.call("echo", bytes(600)) == ["left", bytes(600)]
@@ -488,28 +482,148 @@ def test_who_asks_for_too_much_at_once_is_cut(tmp_path: Path, monkeypatch: pytes
     run(work())
 
 
-@pytest.mark.parametrize("is_bare", [True, False])
-def test_a_large_message_is_flat(tmp_path: Path, is_bare: bool) -> None:
+def nested(n: int) -> msgspec.Raw:
+    """A list of so many empty objects, a byte each."""
+    return msgspec.Raw(b"\xdd" + n.to_bytes(4, "big") + b"\x80" * n)
+
+
+def test_a_large_message_is_bytes_alone(tmp_path: Path) -> None:
     """Thirty million empty objects would take two gigabytes here."""
+    body = bytes(peer_link.MAX_NESTED_BYTES)
+
+    async def back(link: PeerLink, params: bytes) -> bytes:
+        return params
+
+    async def nest(link: PeerLink, params: Any) -> Any:
+        return nested(len(body))
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls["echo"] = echo
+            right.offers.calls.update(
+                echo=Method(echo), nest=Method(nest), back=Method(back, bytes, 2 * len(body))
+            )
             assert left.link
-            body = bytes(peer_link.MAX_NESTED_BYTES)
-            ask = {"body": body, "path": "/x", "n": 1, "model": None}
-            right.offers.calls["back"] = back
             assert await left.link.call("back", body) == body
-            assert await left.link.call("back", ask) == ask
-            many = msgspec.Raw(b"\xdd" + len(body).to_bytes(4, "big") + b"\x80" * len(body))
-            with pytest.raises(PeerLost):
-                await left.link.call("echo", many if is_bare else {"body": many})
+            with pytest.raises(PeerRefused, match="not valid"):
+                await left.link.call("back", nested(len(body)))
+            for many in (nested(len(body)), {"body": nested(len(body))}):
+                with pytest.raises(PeerRefused, match="of 65536 that it may have"):
+                    await left.link.call("echo", many)
+            with pytest.raises(ProtocolError, match="more than an answer may hold"):
+                await left.link.call("nest")
 
     run(work())
 
 
-async def back(link: PeerLink, params: Any) -> Any:
-    return params
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    x: int
+
+
+def test_what_is_asked_answered_and_told_has_its_form(tmp_path: Path) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def mirror(link: PeerLink, point: Point) -> Point:
+        return Point(-point.x)
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls.update(mirror=Method(mirror, Point), echo=Method(echo))
+            right.offers.news["point"] = Method(lambda link, point: heard.put_nowait(point), Point)
+            link = left.link
+            assert link
+            assert await link.call("mirror", Point(5), gives=Point) == Point(-5)
+            for wrong in (None, {"x": "5"}, {"x": 5, "y": 6}, [5]):
+                with pytest.raises(PeerRefused, match="what was asked is not valid"):
+                    await link.call("mirror", wrong)
+                link.tell("point", wrong)
+            with pytest.raises(ProtocolError, match="right answers to echo is not valid"):
+                await link.call("echo", gives=Point)
+            link.tell("point", Point(7))
+            assert await heard.get() == Point(7) and heard.empty()
+            assert link is left.link and link.is_open
+
+    run(work())
+
+
+def test_parts_in_place_of_an_answer_are_none(tmp_path: Path) -> None:
+    stopped = asyncio.Event()
+
+    async def parts(link: PeerLink, params: Any) -> AsyncGenerator[Any, None]:
+        try:
+            while True:
+                yield "part"
+                await asyncio.sleep(0)
+        finally:
+            stopped.set()
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.streams["parts"] = Method(parts)
+            assert left.link
+            with pytest.raises(ProtocolError, match="an answer that was to come in one"):
+                await left.link.call("parts")
+            await stopped.wait()
+
+    run(work())
+
+
+def test_what_answers_in_parts_is_closed_where_they_cannot_be_sent(tmp_path: Path) -> None:
+    """It may hold an engine in use."""
+    kept: list[AsyncGenerator[Any, None]] = []
+    closed = False
+
+    async def parts() -> AsyncGenerator[Any, None]:
+        nonlocal closed
+        try:
+            yield "part"
+        finally:
+            closed = True
+
+    def begin(link: PeerLink, params: Any) -> AsyncGenerator[Any, None]:
+        kept.append(parts())
+        return kept[0]
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (_, right):
+            assert right.link is not None
+            await right.link.close("it is over")
+            with pytest.raises(PeerLost):
+                await right.link._answer_in_parts(1, begin, None)
+            assert closed
+
+    run(work())
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1 << 10])
+def test_parts_that_nobody_reads_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int
+) -> None:
+    """Nor those that hold nothing, of one who goes on though he was told to stop."""
+    monkeypatch.setattr(peer_link, "MAX_WAITING_BYTES", 1 << 16)
+
+    async def hang(link: PeerLink, params: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            link = left.link
+            assert link is not None
+            right.offers.calls["hang"] = Method(hang)
+            async with contextlib.aclosing(link.stream("hang")) as parts:
+                reading = asyncio.create_task(anext(parts))
+                while not link._waiting:
+                    await asyncio.sleep(0)
+                ((number, waiting),) = link._waiting.items()
+                part = Part(number=number, value=msgspec.Raw(msgspec.msgpack.encode(bytes(n_bytes))))
+                for _ in range(1000):
+                    link._hand_over(number, part)
+                assert waiting.items.qsize() < 200
+                assert await reading == bytes(n_bytes)
+                with pytest.raises(ProtocolError, match="faster than its answer is read"):
+                    async for _ in parts:
+                        pass
+
+    run(work())
 
 
 def test_who_is_being_told_goodbye_is_answered_no_more(tmp_path: Path) -> None:
@@ -521,7 +635,7 @@ def test_who_is_being_told_goodbye_is_answered_no_more(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls["hear"] = hear
+            right.offers.calls["hear"] = Method(hear)
             assert left.link and right.link
             left.link._writer.transport.pause_reading()
             right.link._writer.drain = never.wait  # type: ignore[method-assign]
@@ -542,7 +656,7 @@ def test_a_sentence_from_elsewhere_is_one_line_of_plain_text(tmp_path: Path) -> 
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.calls["refuse"] = refuse
+            right.offers.calls["refuse"] = Method(refuse)
             assert left.link
             with pytest.raises(PeerRefused) as refused:
                 await left.link.call("refuse")
@@ -559,7 +673,7 @@ def test_a_mistake_in_what_listens_ends_the_link_and_another_one_comes(tmp_path:
 
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
-            right.offers.news["word"] = listen
+            right.offers.news["word"] = Method(listen)
             old = right.link
             assert left.link is not None
             left.link.tell("word")

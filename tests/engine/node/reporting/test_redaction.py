@@ -140,3 +140,9 @@ def test_fingerprints_are_shortened_and_hardware_addresses_replaced() -> None:
 
 def test_what_is_put_in_their_place_is_no_secret_either() -> None:
     assert "USER" not in Redactor(secrets=["USER"], names={"ada": "USER"}).text("ada")
+
+
+def test_a_long_word_in_a_log_keeps_nobody_waiting() -> None:
+    """A paired computer may have said it; looked at from each of its parts on it would take minutes."""
+    word = "a-" * 200_000
+    assert Redactor(secrets=[], names={}).text(f"{word} token: hunter2") == f"{word} token: {GONE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -94,3 +95,39 @@ def test_it_is_read_by_old_pythons(old: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "-m venv" in done.stdout
+
+
+def install_into(environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    archive = tmp_path / "baton-setup.pyz"
+    archive.write_bytes(small_archive().data)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(installer.sys, "argv", [str(archive)])
+    return installer.main(["--json", "--into", str(environment)])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the Python of this test is a shell script")
+def test_somebodys_environment_without_pip_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = tmp_path / "theirs"
+    (environment / "bin").mkdir(parents=True)
+    write_tool(environment / "bin" / "python", "#!/bin/sh\nexit 1\n")
+    (environment / "precious").write_text("all that is in it")
+    assert install_into(environment, tmp_path, monkeypatch) == installer.EXIT_REFUSED
+    assert "ensurepip" in capsys.readouterr().out
+    assert (environment / "precious").read_text() == "all that is in it"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the Python of this test is a shell script")
+def test_what_is_in_one_environment_says_nothing_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        write_tool(tmp_path / name / "bin" / "python", '#!/bin/sh\necho "$@" >> "$0.calls"\n')
+        assert install_into(tmp_path / name, tmp_path, monkeypatch) == 0
+        assert "--force-reinstall" in (tmp_path / name / "bin" / "python.calls").read_text()
+    capsys.readouterr()
+    assert install_into(tmp_path / "one", tmp_path, monkeypatch) == 0
+    assert "installed here already" in capsys.readouterr().out

@@ -62,10 +62,10 @@ def test_it_is_installed_once_replaced_when_another_comes_and_undone_whole(room:
     assert room.calls() == FIRST_CALLS
     assert room.files() == before
 
-    marker = (room.app / "installed.json").stat().st_mtime_ns
+    marker = (room.app / "venv" / "installed.json").stat().st_mtime_ns
     said = set_up(small_archive())
     assert "installed here already" in str(said)
-    assert (room.app / "installed.json").stat().st_mtime_ns == marker
+    assert (room.app / "venv" / "installed.json").stat().st_mtime_ns == marker
     assert room.calls()[3:] == ["one --version", "one node --json", "one pair --json"]
 
     set_up(small_archive("two"), SetupOptions(service=True))
@@ -234,3 +234,23 @@ def test_strangers_who_say_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
 def test_an_address_of_another_computer_cannot_be_offered_at() -> None:
     with pytest.raises(UserError, match=r"--address 192\.0\.2\.77"):
         Offer(small_archive(), "192.0.2.77")
+
+
+def test_a_connection_that_has_died_is_noticed() -> None:
+    for step in ssh_steps(TARGET, small_archive(), SetupOptions()):
+        assert "ServerAliveInterval=15" in step.words[: step.words.index("--")]
+
+
+def test_an_offer_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getfqdn", lambda name="": asked.append(name) or name)
+    Offer(small_archive(), "127.0.0.1").close()
+    assert asked == []
+
+
+def test_no_more_is_read_than_was_promised() -> None:
+    """Whoever is between the two computers could send without end."""
+    archive = small_archive()
+    offer = Offer(archive, "127.0.0.1")
+    offer.close()
+    assert f".read({len(archive.data)})" in offer.line()

@@ -57,7 +57,7 @@ def run(
     async def joined() -> None:
         right = Right(tmp_path, monkeypatch, **options)
         async with two_ends(tmp_path) as (left_end, right_end):
-            right_end.offers.calls.update(right.part.handlers())
+            right_end.offers.calls.update(right.part.methods())
             await job(right, left_end.link)
 
     asyncio.run(joined())
@@ -96,11 +96,11 @@ def test_an_allowed_update_is_installed_and_starts_the_node_anew(
     [
         (update(sha256="0" * 64), "not what its digest says"),
         (update(version="0.0.9"), "runs Baton 0.1.0, and 0.0.9 is older"),
-        (update(version="$(id)"), "an update that is none"),
-        (update(data=7), "an update that is none"),
-        (update(more=1), "an update that is none"),
-        (update(data=b"x" * (updates.MAX_ARCHIVE_BYTES + 1)), "an update that is none"),
-        (None, "an update that is none"),
+        (update(version="$(id)"), "what was asked is not valid"),
+        (update(data=7), "what was asked is not valid"),
+        (update(more=1), "what was asked is not valid"),
+        (update(data=b"x" * (updates.MAX_ARCHIVE_BYTES + 1)), "what was asked is not valid"),
+        (None, "what was asked is not valid"),
     ],
 )
 def test_what_is_no_update_is_refused(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -165,6 +169,7 @@ def test_nothing_is_tried_again_for_a_model_that_has_gone(system: PretendedSyste
 @pytest.mark.parametrize("address", [None, "", "unix:path=/no/such/bus", "nonsense"])
 def test_without_a_bus_nothing_breaks(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
     monkeypatch.delenv("WAKEPY_FAKE_SUCCESS", raising=False)
+    monkeypatch.setenv("PATH", "/no/such/folder")  # nor a systemd
     if address is None:
         monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     else:
@@ -178,6 +183,75 @@ def test_without_a_bus_nothing_breaks(monkeypatch: pytest.MonkeyPatch, address: 
         await watched.awake.close()
 
     asyncio.run(story())
+
+
+# Grants what is not refused, runs what it is to run, and writes down when it began and when it ended.
+_INHIBIT = """#!/bin/sh
+case " {refused} " in *" $1 "*) echo "Access denied as a matter of fact" >&2; exit 1;; esac
+echo "$1" >> "{log}"
+shift 3
+"$@"
+echo "let go" >> "{log}"
+"""
+
+
+def play_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch, *refused: str) -> Path:
+    """A `systemd-inhibit`, and no desktop; returns its log."""
+    log = folder / "inhibit.log"
+    program = folder / "systemd-inhibit"
+    program.write_text(_INHIBIT.format(log=log, refused=" ".join(refused)))
+    program.chmod(0o755)
+    monkeypatch.delenv("WAKEPY_FAKE_SUCCESS", raising=False)
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/no/such/bus")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return log
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+@pytest.mark.parametrize(
+    ("refused", "granted", "note"),
+    [((), "sleep:idle", ""), (("--what=sleep:idle",), "idle", "login screen")],
+    ids=["at the screen", "a service"],
+)
+def test_without_a_desktop_systemd_holds_on_as_long_as_a_model_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], granted: str, note: str
+) -> None:
+    log = play_systemd(tmp_path, monkeypatch, *refused)
+
+    async def story() -> None:
+        watched = Watched(keep_running)
+        watched.awake.serve(["qwen"])
+        found = await watched.until(lambda found: found["held"] or bool(found["note"]))
+        assert (found["held"], found["method"]) == (True, f"systemd-inhibit ({granted})")
+        assert note in found["note"] and bool(note) == bool(found["note"])
+        assert log.read_text() == f"--what={granted}\n"
+        await watched.awake.close()
+        assert log.read_text() == f"--what={granted}\nlet go\n"
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+def test_what_systemd_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = play_systemd(tmp_path, monkeypatch, "--what=sleep:idle", "--what=idle")
+    with pytest.raises(CannotHold, match="Access denied as a matter of fact"), keep_running():
+        pass
+    assert not log.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+def test_a_node_that_is_killed_keeps_nothing_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = play_systemd(tmp_path, monkeypatch)
+    code = (
+        "import os, signal\nfrom engine.node.system.awake import keep_running\n"
+        "with keep_running(): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    give_up_at_s = time.monotonic() + 20
+    while "let go" not in log.read_text() and time.monotonic() < give_up_at_s:
+        time.sleep(0.01)
+    assert log.read_text() == "--what=sleep:idle\nlet go\n"
 
 
 @pytest.fixture

@@ -43,5 +43,6 @@ def test_tools_that_fail_and_tools_that_are_missing() -> None:
 
 def test_a_service_of_another_baton_is_told() -> None:
     assert other_program_note((), ("a",)) == other_program_note(("a", "b"), ("a", "b")) == []
+    assert other_program_note(("a", "b", "--keyring", "never"), ("a", "b")) == []
     assert "not there any more" in other_program_note(("/no/such", "b"), ("a", "b"))[0]
     assert "not there any more" not in other_program_note((sys.executable,), ("a",))[0]

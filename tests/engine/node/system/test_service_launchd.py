@@ -118,6 +118,7 @@ def test_the_agent_as_data(owner: Owner) -> None:
 def test_the_daemon_is_not_roots(owner: Owner) -> None:
     job = plist_of(PROGRAM, DAEMON, owner)
     assert job["UserName"] == "ada"
+    assert job["ProgramArguments"] == [*PROGRAM.words, "--keyring", "never"]  # the keychain is locked then
     assert job["EnvironmentVariables"]["HOME"] == str(owner.home)
     assert PROGRAM.environment == {"BATON_MODELS": "/Volumes/models"}
 
@@ -135,7 +136,7 @@ def test_logs_are_the_owners_also_where_root_installs(
     monkeypatch.setattr(Path, "home", lambda: Path("/var/root"))
     monkeypatch.setattr("engine.paths.log_dir", lambda: Path("/var/root/Library/Logs/baton"))
     given = []
-    monkeypatch.setattr(os, "chown", lambda path, uid, gid: given.append((path, uid)))
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid, follow_symlinks: given.append((path, uid)))
     ada = Owner(name="ada", uid=501, home=tmp_path / "ada")
     service = service_of(launchd, ada, kind=replace(DAEMON, folder=tmp_path / "daemons"), is_root=True)
     service.install()
@@ -172,6 +173,12 @@ def test_one_that_does_not_leave_is_not_waited_for_for_ever(launchd: PretendedLa
     launchd.stays_for = 10**6
     with pytest.raises(HostError, match="log out and in again"):
         service_of(launchd, owner).uninstall()
+
+
+def test_a_folder_that_cannot_be_written_is_told(launchd: PretendedLaunchd, owner: Owner) -> None:
+    (owner.home / "Library").write_text("no folder")
+    with pytest.raises(HostError, match=r"baton\.node\.plist cannot be .*check who owns"):
+        service_of(launchd, owner).install()
 
 
 def test_uninstalling(launchd: PretendedLaunchd, owner: Owner) -> None:

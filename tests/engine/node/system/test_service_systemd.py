@@ -194,7 +194,7 @@ def test_it_is_told_before_it_is_done(systemd: PretendedSystemd) -> None:
 def test_installing_twice_leaves_a_running_one_alone(systemd: PretendedSystemd) -> None:
     service_of(systemd).install()
     assert (systemd.is_enabled, systemd.lingers, len(systemd.started)) == (True, True, 1)
-    assert command_of(systemd.started[0]) == PROGRAM.words
+    assert command_of(systemd.started[0]) == PROGRAM.before_login().words
     service_of(systemd).install()
     assert (systemd.is_enabled, systemd.lingers, len(systemd.started)) == (True, True, 1)
     assert service_of(systemd).status().notes == ()
@@ -206,8 +206,29 @@ def test_another_baton_is_seen_and_takes_over(systemd: PretendedSystemd, tmp_pat
     (note,) = service_of(systemd, new).status().notes
     assert "/opt/baton/python" in note and "/opt/new/python" in note and "not there any more" in note
     service_of(systemd, new).install()
-    assert [command_of(unit) for unit in systemd.started] == [PROGRAM.words, new.words]
+    assert [command_of(unit) for unit in systemd.started] == [
+        PROGRAM.before_login().words,
+        new.before_login().words,
+    ]
     assert service_of(systemd, new).status().notes == ()
+
+
+def test_the_keyring_is_left_alone_where_the_node_starts_before_a_login(systemd: PretendedSystemd) -> None:
+    service = service_of(systemd, linger=False)
+    assert not any("system keyring" in change for change in service.changes())
+    service.install()
+    assert command_of(systemd.started[-1]) == PROGRAM.words
+    systemd.lingers = True  # an administrator's doing: nobody asked for it here
+    assert any("system keyring" in change for change in service.changes())
+    service.install()
+    assert command_of(systemd.started[-1]) == (*PROGRAM.words, "--keyring", "never")
+    assert service.status().notes == ()
+
+
+def test_a_folder_that_cannot_be_written_is_told(systemd: PretendedSystemd) -> None:
+    systemd.folder.write_text("no folder")
+    with pytest.raises(HostError, match=r"units/baton\.service cannot be .*check who owns"):
+        service_of(systemd).install()
 
 
 def test_uninstalling_undoes_all_that_installing_did(systemd: PretendedSystemd) -> None:
@@ -244,7 +265,7 @@ def test_status_says_how_it_is(systemd: PretendedSystemd) -> None:
     status = service_of(systemd).status()
     assert (status.installed, status.running, status.pid, status.since) == (True, True, 4711, 1_700_000_000.0)
     assert (status.lingering, status.n_restarts, status.last_exit) == (True, 2, "")
-    assert status.words == PROGRAM.words and UNIT in status.log
+    assert status.words == PROGRAM.before_login().words and UNIT in status.log
     json.dumps(status.as_json())
     systemd.is_running = False
     status = service_of(systemd).status()

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from engine.bench import netns
 from engine.errors import HostError, InvalidRequest, UserError
 from engine.node.control import wake as control
+from engine.node.peering.offers import Method
 from engine.node.system.wake_on_lan import (
     MAX_MACS,
     TRIES,
@@ -154,6 +155,7 @@ class Sleepy:
     def __init__(self, folder: Path, end: End, ports: list[Port]) -> None:
         self.sent: list[tuple[list[str], list[str]]] = []
         self.calls = 0
+        self.n_changes = 0
         self.fault: OSError | None = None
         self.on_send: Callable[[], None] = lambda: None
         self.ports = ports
@@ -163,11 +165,15 @@ class Sleepy:
             is_paired=lambda node_id: end.book.get(node_id) is not None,
             is_awake=lambda node_id: end.links.get(node_id) is not None,
             call_it=self._call,
+            on_change=self._learn,
             ports=lambda: self.ports,
             send=self._send,
             try_every_s=0.01,
         )
-        end.offers.calls.update(self.wake_on_lan.handlers())
+        end.offers.calls.update(self.wake_on_lan.methods())
+
+    def _learn(self) -> None:
+        self.n_changes += 1
 
     def _call(self) -> None:
         self.calls += 1
@@ -194,8 +200,9 @@ def test_what_wakes_a_peer_is_learnt_and_used(tmp_path: Path) -> None:
             await near.wake_on_lan.wake("nobody")
         assert left.link is not None
         await near.wake_on_lan.learn(left.link)
+        await near.wake_on_lan.learn(left.link)
         right_id = right.identity.node_id
-        assert near.wake_on_lan.snapshot() == {"can_wake": [right_id]}
+        assert (near.wake_on_lan.snapshot(), near.n_changes) == ({"can_wake": [right_id]}, 1)
         assert (await near.wake_on_lan.wake("right"))["note"] == "right is awake already"
         await right.links.close()
         await left.until(lambda: left.link is None)
@@ -259,7 +266,7 @@ def test_a_peer_that_lies_is_not_believed(tmp_path: Path, lie: Any) -> None:
         async def tell(link: Any, params: Any) -> Any:
             return lie
 
-        right.offers.calls["wake.macs"] = tell
+        right.offers.calls["wake.macs"] = Method(tell)
         assert left.link is not None
         await near.wake_on_lan.learn(left.link)
         assert near.wake_on_lan.snapshot() == {"can_wake": []} and not (tmp_path / "wake.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import hashlib
 import os
 import socket
@@ -24,7 +25,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from engine.errors import HostError, InvalidRequest, PeerLost, PeerUntrusted, ProtocolError
+from engine.errors import DiskFull, HostError, InvalidRequest, PeerLost, PeerUntrusted, ProtocolError
+from engine.files import write_whole
+from engine.node.trust import identity as identity_module
 from engine.node.trust.identity import (
     INTRODUCTION_NAME,
     MUTUAL_NAME,
@@ -239,6 +242,21 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path, name: str, content: 
     with pytest.raises(HostError, match="delete") as caught:
         Identity.load_or_create(tmp_path)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_an_identity_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key alone would be refused at every later start, as one whose certificate was lost."""
+
+    def write_until_full(path: Path, data: bytes, *, synced: bool) -> None:
+        if path.name == "certificate.pem":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, data, synced=synced)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity_module, "write_whole", write_until_full)
+        with pytest.raises(DiskFull):
+            Identity.load_or_create(tmp_path)
+    assert Identity.load_or_create(tmp_path).certificate_path.exists()
 
 
 def test_a_file_cut_short_is_damaged(tmp_path: Path) -> None:

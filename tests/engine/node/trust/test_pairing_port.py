@@ -732,3 +732,21 @@ def test_another_service_on_that_port_is_named(tmp_path: Path) -> None:
             server.close()
 
     run(tmp_path, work)
+
+
+def test_of_codes_that_are_asked_for_at_once_one_is_good(tmp_path: Path) -> None:
+    """Each would have a port and one guess of its own."""
+
+    async def work(here: Node, there: Node) -> None:
+        await here.port.offer()
+        offers = await asyncio.gather(*(here.port.offer() for _ in range(3)))
+        shown = here.port.snapshot()["offer"]
+        assert [offer.is_good for offer in offers].count(True) == 1
+        (good,) = (offer for offer in offers if offer.is_good)
+        assert shown["port"] == good.port
+        await there.join(good)
+        for other in offers:
+            if other is not good:
+                assert isinstance(await error_of(other), InvalidRequest)
+
+    run(tmp_path, work)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,7 @@ from engine.node.peering.peer_messages import NODE_PROTOCOL
 from engine.node.trust.identity import MUTUAL_NAME, Identity, introduction_context, peers_context
 from engine.node.trust.pairing_port import PairingPort
 from engine.node.trust.peers import Peer
-from tests.engine.node.glue import TIMEOUT_S, End, new_end, peer_of, two_ends
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            await work
-
-    asyncio.run(bounded())
+from tests.engine.node.glue import End, new_end, peer_of, run, two_ends
 
 
 def without_certificate() -> ssl.SSLContext:

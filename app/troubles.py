@@ -1,0 +1,76 @@
+"""What of the node's state needs the user now, as a sentence and what can be done about it. Knows no Qt.
+
+One at a time, the worst first; what mends itself in a moment is not said at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Remedy(Enum):
+    """What the button under a trouble does."""
+
+    LOAD_AGAIN = "load again"
+    SEE_CLUSTER = "see cluster"
+    OPEN_SETUP = "open setup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """`subject` is a model or a computer; `detail` the cause in the node's words, which may be empty."""
+
+    kind: str
+    tone: str
+    subject: str
+    detail: str
+    remedy: Remedy
+
+
+def worst(state: Mapping[str, Any]) -> Trouble | None:
+    """Of the parts of the node's `/state`."""
+    for engine in state.get("engines", []):
+        if engine.get("state") == "failed":
+            return Trouble(
+                kind="engine failed",
+                tone="danger",
+                subject=engine["model"],
+                detail=_reason(engine),
+                remedy=Remedy.LOAD_AGAIN,
+            )
+    for engine in state.get("engines", []):
+        # One end may be chance, and is over in a second.
+        if engine.get("state") in ("waiting", "starting") and engine.get("starts", 0) > 1:
+            return Trouble(
+                kind="engine restarting",
+                tone="warning",
+                subject=engine["model"],
+                detail=_reason(engine),
+                remedy=Remedy.SEE_CLUSTER,
+            )
+    if (state.get("permission") or {}).get("state") == "denied":
+        return Trouble(
+            kind="permission denied",
+            tone="warning",
+            subject="",
+            detail=state["permission"].get("sentence", ""),
+            remedy=Remedy.OPEN_SETUP,
+        )
+    for peer in state.get("peers", []):
+        if not peer.get("connected") and state.get("engines"):
+            return Trouble(
+                kind="peer away",
+                tone="warning",
+                subject=peer["name"],
+                detail=peer.get("note", ""),
+                remedy=Remedy.SEE_CLUSTER,
+            )
+    return None
+
+
+def _reason(engine: Mapping[str, Any]) -> str:
+    exits = engine.get("last_exits") or []
+    return str(exits[-1].get("reason", "")) if exits else ""

@@ -1,0 +1,112 @@
+"""The window's process as a user starts and ends it: its parts put together by `app.main`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.farewell import Farewell
+from app.main import App, Host
+from app.single import SingleInstance
+from app.state import NodePresence
+from tests.app.windows import address_of, button, click, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+class Quits:
+    """Stands in for the application's end, which would be that of the tests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n = 0
+        monkeypatch.setattr(QApplication, "quit", self._quit)
+
+    def _quit(self, *_: object) -> None:
+        self.n += 1
+
+
+@pytest.fixture
+def host(node: NodeProcess, tmp_path: Path) -> Host:
+    return Host(
+        find=lambda: address_of(node),
+        command=("false",),
+        config=tmp_path / "window",
+        data=tmp_path / "data",
+    )
+
+
+@pytest.fixture
+def started(host: Host, qapp: QApplication) -> Iterator[App]:
+    app = App(qapp, host)
+    app.open()
+    wait(lambda: app.state.presence is NodePresence.THERE)
+    yield app
+    app.close()
+
+
+def answer(text: str, *, always: bool = False) -> None:
+    """Click that button of the question that is about to be asked."""
+
+    def choose() -> None:
+        dialog = QApplication.activeModalWidget()
+        assert isinstance(dialog, Farewell)
+        if always:
+            click(button(dialog, "Do this every time"))
+        click(button(dialog, text))
+
+    QTimer.singleShot(0, choose)
+
+
+def test_closing_asks_and_cancel_leaves_everything(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    answer("Cancel")
+    started.window.close()
+    assert started.window.isVisible() and not quits.n
+
+
+def test_stop_everything_ends_the_node_too(
+    started: App, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quits = Quits(monkeypatch)
+    answer("Stop everything")
+    started.window.close()
+    wait(lambda: quits.n)
+    assert node.process is not None
+    process = node.process
+    wait(lambda: process.poll() is not None)
+
+
+def test_a_choice_is_remembered_if_wished(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    answer("Keep serving", always=True)
+    started.part_for_good()
+    started.part_for_good()
+    assert quits.n == 2
+    assert started.state.presence is NodePresence.THERE
+
+
+def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> None:
+    first = App(qapp, host)
+    first.open()
+    first.window.go("models")
+    first.window.resize(1000, 700)
+    first.close()
+    second = App(qapp, host)
+    second.open()
+    assert second.window.page_shown == "models"
+    assert (second.window.width(), second.window.height()) == (1000, 700)
+    second.close()
+
+
+def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> None:
+    first = SingleInstance(str(tmp_path))
+    calls: list[int] = []
+    first.called.connect(lambda: calls.append(1))
+    second = SingleInstance(str(tmp_path))
+    assert second.is_second and not first.is_second
+    wait(lambda: calls)
+    first.close()
+    assert not SingleInstance(str(tmp_path)).is_second
