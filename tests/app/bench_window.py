@@ -9,6 +9,7 @@ busy computer add nothing to.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import sys
@@ -203,6 +204,7 @@ def main() -> None:
     transcript = Transcript()
     transcript.resize(*_SIZE)
     transcript.show()
+    gc.freeze()  # as the program does
     print(f"a window at rest: longest block {resting(args.seconds)}")
     print(f"stream into an empty conversation: longest block {streaming(transcript, args.seconds)}")
     for n_messages in (200, 1):

@@ -137,7 +137,7 @@ class MessageView(QWidget):
             state = self.tr("unfolded") if is_open else self.tr("folded")
             button.setAccessibleName(f"{words}, {state}")
             button.adjustSize()
-        button.move(MARGIN - 4, round(plan.thought))
+        button.move(MARGIN - 8, round(plan.thought))
         button.show()
 
     def _toggle(self) -> None:
@@ -336,7 +336,8 @@ class MessageView(QWidget):
         painter.setFont(font)
         metrics = painter.fontMetrics()
         for index, file in enumerate(self.entry.shown.attachments):
-            tokens = f" · {file.n_tokens:,} tokens" if file.n_tokens is not None else ""
+            n_tokens = file.n_tokens
+            tokens = " · " + self.tr("{} tokens").format(f"{n_tokens:,}") if n_tokens is not None else ""
             name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, 320)
             width = metrics.horizontalAdvance(name + tokens) + 48
             y = top + index * (FILE_HEIGHT + 4)
