@@ -135,7 +135,11 @@ class StepView(QWidget):
         """Names of the node's parts that the step shows."""
         return frozenset()
 
+    def hear(self, part: str) -> None:
+        """One of `parts` has changed while this is shown."""
+        self.refresh()
+
     def _on_changed(self, part: str) -> None:
         if self._is_shown and part in self.parts:
-            self.refresh()
+            self.hear(part)
             self.guide.refresh()

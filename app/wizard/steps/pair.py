@@ -102,7 +102,7 @@ class PairStep(StepView):
         super().show_step()
 
     def leave(self) -> None:
-        self._code.stop()
+        self._code.clear()
         super().leave()
 
     @property
@@ -129,7 +129,7 @@ class PairStep(StepView):
 
     def _end_offer(self) -> None:
         """The code ends with the stream that watches it."""
-        self._code.stop()
+        self._code.clear()
         if self._offer is not None:
             self._offer.cancel()
             self._offer = None
@@ -202,7 +202,7 @@ class PairStep(StepView):
     def _on_paired(self, said: dict[str, Any]) -> None:
         self._is_joining = False
         self._paired = said["paired"]
-        self._code.stop()
+        self._code.clear()
         self._fault.hide()
         name = said["paired"]["name"]
         self.say(

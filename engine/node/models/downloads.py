@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from engine.errors import BatonError, HostError, InvalidRequest
@@ -66,15 +67,17 @@ class Download:
 
 
 class Downloads:
-    """`on_change` is called when the snapshot has changed, `on_model` when a model has come."""
+    """Into `folder`. `on_change` is called when the snapshot has changed, `on_model` when a model has come."""
 
     def __init__(
         self,
+        folder: Path,
         *,
         on_change: Callable[[], None],
         on_model: Callable[[], Awaitable[None]],
         said: Said = said_by,
     ) -> None:
+        self._folder = folder
         self._on_change = on_change
         self._on_model = on_model
         self._said = said
@@ -133,8 +136,10 @@ class Downloads:
 
     async def _fetch(self, download: Download) -> None:
         words = ("models", "get", download.model, "--lines", "--exit-with-stdin")
+        # The settings may name another folder by now, which holds from the next start on.
+        environment = {"BATON_MODELS": str(self._folder)}
         try:
-            async with contextlib.aclosing(self._said(*words)) as lines:
+            async with contextlib.aclosing(self._said(*words, environment=environment)) as lines:
                 async for said in lines:
                     self._hear(download, said)
             await self._on_model()

@@ -108,6 +108,7 @@ class _Scene:
         assert isinstance(view, PermissionStep)
         view._has_asked = True
         view.refresh()
+        self.page.refresh()
         self.shot("2-permission-asking")
         self.tell(permission=_told(host="10.0.0.2", connect_errno=65, tool_reached=True, asked_for_s=60.0))
         self.shot("2-permission-denied")
@@ -152,6 +153,8 @@ class _Scene:
         self.page.go_to(Step.FIND)
         view = self.view()
         assert isinstance(view, FindStep)
+        # Who else is on this network is no part of the picture.
+        self.app.state.close()
         discovery = self.app.state.part("discovery", {})
         self.tell(discovery={**discovery, "found": []})
         self.shot("3-find-empty")
@@ -191,6 +194,7 @@ class _Scene:
             }
         )
         self.shot("4-paired")
+        self.app.state.begin(start=False)
 
 
 def _told(**observed: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from engine.node.models.downloads import Downloads
 TOKEN = "the node's token"
 
 
-async def said(*words: str) -> AsyncGenerator[dict[str, Any], None]:
+async def said(*words: str, environment: object) -> AsyncGenerator[dict[str, Any], None]:
     yield {"done_bytes": 1, "total_bytes": 2}
     yield {"model_id": words[2].rpartition("/")[2]}
 
@@ -28,10 +28,10 @@ async def on_model() -> None:
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setenv("BATON_MODELS", str(tmp_path))
-    downloads = Downloads(on_change=lambda: None, on_model=on_model, said=said)
-    app = build_control_app(SimpleNamespace(downloads=downloads), TOKEN, models_routes.routes())
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    downloads = Downloads(tmp_path, on_change=lambda: None, on_model=on_model, said=said)
+    shelf = SimpleNamespace(folder=SimpleNamespace(path=tmp_path))
+    app = build_control_app(SimpleNamespace(downloads=downloads, shelf=shelf), TOKEN, models_routes.routes())
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with TestClient(app, base_url="http://127.0.0.1", headers=headers) as client:
         yield client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,11 @@ class Source:
         self.n_models = 0
         self.n_changes = 0
 
-    async def __call__(self, *words: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def __call__(
+        self, *words: str, environment: dict[str, str]
+    ) -> AsyncGenerator[dict[str, Any], None]:
         self.asked.append(words)
+        assert environment == {"BATON_MODELS": "/the/library"}
         try:
             for item in self.said:
                 yield item
@@ -42,7 +46,7 @@ class Source:
         self.n_changes += 1
 
     def downloads(self) -> Downloads:
-        return Downloads(on_change=self.changed, on_model=self.on_model, said=self)
+        return Downloads(Path("/the/library"), on_change=self.changed, on_model=self.on_model, said=self)
 
 
 HALF = {"done_bytes": 50, "total_bytes": 100}
