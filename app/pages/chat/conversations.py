@@ -17,7 +17,15 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QContextMenuEvent, QFontMetrics, QKeyEvent, QMouseEvent, QPainter
+from PySide6.QtGui import (
+    QContextMenuEvent,
+    QFontMetrics,
+    QKeyEvent,
+    QKeySequence,
+    QMouseEvent,
+    QPainter,
+    QShortcut,
+)
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -289,6 +297,7 @@ class ConversationPane(QFrame):
     opened = Signal(str)
     new_wanted = Signal()
     searched = Signal(str)
+    left_search = Signal()
     renamed = Signal(str, str)
     pinned = Signal(str, bool)
     exported = Signal(str)
@@ -310,6 +319,9 @@ class ConversationPane(QFrame):
         self._search_icon = self.search.addAction(
             current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
         )
+        self.search.returnPressed.connect(self._open_first)
+        for keys, run in (("Esc", self._leave_search), ("Down", self._enter_list)):
+            QShortcut(QKeySequence(keys), self.search, run, context=Qt.ShortcutContext.WidgetShortcut)
         self._clear = self.search.addAction(
             current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
         )
@@ -380,6 +392,23 @@ class ConversationPane(QFrame):
         menu.addAction(self.tr("Import…"), self.import_wanted.emit)
         menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
         return menu
+
+    def _first(self) -> QModelIndex:
+        rows = (self.model.index(at) for at in range(self.model.rowCount()))
+        return next((index for index in rows if not index.data(_IS_HEADER)), QModelIndex())
+
+    def _open_first(self) -> None:
+        if (index := self._first()).isValid():
+            self.opened.emit(index.data(_ID))
+
+    def _leave_search(self) -> None:
+        self.search.clear()
+        self.left_search.emit()
+
+    def _enter_list(self) -> None:
+        if not self.view.currentIndex().isValid():
+            self.view.setCurrentIndex(self._first())
+        self.view.setFocus(Qt.FocusReason.TabFocusReason)
 
     def _show_menu(self, conversation_id: str, at: QPoint) -> None:
         menu = self.menu_of(conversation_id)
