@@ -21,10 +21,8 @@ from PySide6.QtGui import (
     QContextMenuEvent,
     QFontMetrics,
     QKeyEvent,
-    QKeySequence,
     QMouseEvent,
     QPainter,
-    QShortcut,
 )
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -291,6 +289,21 @@ class _View(QListView):
         self.viewport().update()
 
 
+class _Search(QLineEdit):
+    """Escape leaves it, and the arrow leads into what is under it."""
+
+    left = Signal()
+    went_down = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.left.emit()
+        elif event.key() == Qt.Key.Key_Down:
+            self.went_down.emit()
+        else:
+            super().keyPressEvent(event)
+
+
 class ConversationPane(QFrame):
     """Search, the list, and what can be done with one of it. Signals carry a conversation's id."""
 
@@ -311,7 +324,7 @@ class ConversationPane(QFrame):
         self.setFixedWidth(WIDTH)
         self.model = ConversationModel()
         self.model.renamed.connect(self.renamed)
-        self.search = QLineEdit()
+        self.search = _Search()
         self.search.setProperty("kind", "search")
         self.search.setPlaceholderText(self.tr("Search"))
         self.search.setAccessibleName(self.tr("Search conversations"))
@@ -320,8 +333,8 @@ class ConversationPane(QFrame):
             current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
         )
         self.search.returnPressed.connect(self._open_first)
-        for keys, run in (("Esc", self._leave_search), ("Down", self._enter_list)):
-            QShortcut(QKeySequence(keys), self.search, run, context=Qt.ShortcutContext.WidgetShortcut)
+        self.search.left.connect(self._leave_search)
+        self.search.went_down.connect(self._enter_list)
         self._clear = self.search.addAction(
             current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
         )
