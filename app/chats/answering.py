@@ -15,6 +15,7 @@ from typing import Any
 from app.chats.faults import ChatsError
 from app.chats.keeper import Keeper
 from app.chats.model import File, Message, Sampling
+from app.chats.models import Computers
 from app.chats.progress import PrefillProgress
 from app.chats.store import Store
 from app.chats.thinking import Thinking
@@ -38,8 +39,7 @@ STOPPED = "stopped"
 class Question:
     """What is asked: the messages that lead to `answer`, which is kept already, and what goes with them.
 
-    `goes_on` says that the answer has text, which is to be continued. `prefill` is the endpoint's wish. `here` and
-    `peer` are the computers' names.
+    `goes_on` says that the answer has text, which is to be continued. `prefill` is the endpoint's wish.
     """
 
     answer: Message
@@ -49,8 +49,7 @@ class Question:
     model: str
     goes_on: bool = False
     prefill: str = "auto"
-    here: str = ""
-    peer: str = ""
+    computers: Computers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +129,9 @@ class Answering:
         reading = asyncio.create_task(self._read())
         note = "the window was closed"
         try:
-            async for event in self._told():
-                yield event
+            async with contextlib.aclosing(self._told()) as told:
+                async for event in told:
+                    yield event
             note = self._note
         finally:
             tasks = [task for task in (reading, self._watching) if task is not None]
@@ -167,7 +167,7 @@ class Answering:
                 elif item is None:
                     if grown := self._grown():
                         yield grown
-                    self._note = STOPPED if self._is_stopped else _early(self._finish, self._last)
+                    self._note = STOPPED if self._is_stopped else self._early()
                     return
             if grown := self._grown():
                 yield grown
@@ -221,7 +221,7 @@ class Answering:
 
     async def _watch(self, request_id: str) -> None:
         """Tell of the prompt until the answer begins. Without it there is an answer all the same."""
-        progress = PrefillProgress(request_id, here=self._question.here, peer=self._question.peer)
+        progress = PrefillProgress(request_id, self._question.computers)
         with contextlib.suppress(AppError):
             async with contextlib.aclosing(self._client.endpoint_events(self._question.model)) as events:
                 async for name, data in events:
@@ -268,6 +268,15 @@ class Answering:
         self._told_text, self._told_reasoning = text, reasoning
         return grown
 
+    def _early(self) -> str:
+        """What is to be said of an answer that ended by itself."""
+        if self._finish == "length":
+            n_answer = self._last.get("predicted_n")
+            return f"It reached its limit{f' of {n_answer:,} tokens' if n_answer else ''}. Continue goes on from here."
+        if not self._thinking.text.strip():
+            return "The model had nothing to say. Ask again, or in other words."
+        return ""
+
     # Towards the store.
 
     def _end(self, note: str) -> None:
@@ -300,7 +309,7 @@ class Answering:
         first_s = None
         if self._first_at is not None and self._asked_at is not None:
             first_s = self._first_at - self._asked_at
-        return stats_of(self._last, first_token_s=first_s, here=self._question.here, peer=self._question.peer)
+        return stats_of(self._last, first_token_s=first_s, computers=self._question.computers)
 
 
 _NOTHING = object()
@@ -309,11 +318,14 @@ _NOTHING = object()
 def request_body(question: Question) -> dict[str, Any]:
     """What the endpoint is asked."""
     messages = [{"role": "system", "content": question.system}] if question.system.strip() else []
-    messages += [
-        {"role": message.role, "content": content_of(message)}
-        for message in question.messages
-        if message.text or message.files
-    ]
+    for message in question.messages:
+        if not (content := content_of(message)):
+            continue
+        if messages and messages[-1]["role"] == message.role:
+            # An answer between them came to nothing, and many templates refuse two questions in a row.
+            messages[-1]["content"] += f"\n\n{content}"
+        else:
+            messages.append({"role": message.role, "content": content})
     body: dict[str, Any] = {
         "model": question.model,
         "messages": messages,
@@ -344,20 +356,21 @@ def file_content(file: File) -> str:
     return f"File: {file.name}\n{fence}\n{file.text}\n{fence}"
 
 
-def stats_of(timings: dict[str, Any], *, first_token_s: float | None, here: str, peer: str) -> Stats:
+def stats_of(timings: dict[str, Any], *, first_token_s: float | None, computers: Computers) -> Stats:
     """How an answer came about, out of the endpoint's `timings`."""
     handoff = timings.get("handoff") or {}
-    is_remote = handoff.get("prefill") == "remote"
+    by_worker = handoff.get("prefill") == "remote"
+    where, is_other = computers.prefilled(by_worker=by_worker)
     cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
     return Stats(
         first_token_s=first_token_s,
         tokens_per_s=timings.get("predicted_per_second") or None,
         n_reused=cached,
         n_prompt=None if cached is None or evaluated is None else cached + evaluated,
-        prefilled_on=(peer if is_remote else here) if handoff else "",
-        is_remote=is_remote,
+        prefilled_on=where if handoff else "",
+        is_remote=bool(handoff) and is_other,
         tail_ms=handoff.get("tail_ms"),
-        saved_s=_saved_s(handoff) if is_remote else None,
+        saved_s=_saved_s(handoff) if by_worker else None,
         n_answer=timings.get("predicted_n"),
     )
 
@@ -389,15 +402,6 @@ def fault_words(error: AppError, *, has_text: bool) -> str:
     if isinstance(error, NodeGone):
         return f"{error} What came is kept, and Continue goes on from here." if has_text else str(error)
     return str(error)
-
-
-def _early(finish: str, timings: dict[str, Any]) -> str:
-    if finish != "length":
-        return ""
-    n_answer = timings.get("predicted_n")
-    return (
-        f"It reached its limit{f' of {n_answer:,} tokens' if n_answer else ''}. Continue goes on from here."
-    )
 
 
 def _is_long(progress: dict[str, Any]) -> bool:

@@ -25,6 +25,27 @@ class Choice:
     reason: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Computers:
+    """By name, who answers and who may read prompts for it. Of two, either may be this one."""
+
+    decoder: str
+    worker: str
+    decodes_here: bool = True
+
+    def prefilled(self, *, by_worker: bool) -> tuple[str, bool]:
+        """Where a prompt was prefilled, and whether that is the other computer."""
+        return (self.worker, self.decodes_here) if by_worker else (self.decoder, not self.decodes_here)
+
+
+def computers_for(model: str, roles: dict[str, Any], *, here: str, peer: str, peer_id: str) -> Computers:
+    """Of the node's part `roles`; `peer` and `peer_id` are "" where no other computer is there now."""
+    agreed = (one for one in roles.get("agreed", ()) if one["model"] == model and one["peer"] == peer_id)
+    if any(one["decode"] == peer_id for one in agreed):
+        return Computers(decoder=peer, worker=here, decodes_here=False)
+    return Computers(decoder=here, worker=peer)
+
+
 def choices(models: dict[str, Any], engines: Sequence[dict[str, Any]]) -> list[Choice]:
     """Of the node's parts `models` and `engines`; those that are loaded first, then by name."""
     running = {engine["model"]: engine for engine in engines}

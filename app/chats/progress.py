@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.chats.models import Computers
 from app.pages.chat.transcript.model import Prefill
 
 # Of less than this nobody wants to read a rate.
@@ -11,12 +12,12 @@ _MIN_RATED_S = 0.2
 
 
 class PrefillProgress:
-    """Of the request with that id. `here` and `peer` are the names of the computers that answer and help."""
+    """Of the request with that id."""
 
-    def __init__(self, request_id: str, *, here: str, peer: str) -> None:
-        self._id, self._here, self._peer = request_id, here, peer
+    def __init__(self, request_id: str, computers: Computers) -> None:
+        self._id, self._computers = request_id, computers
         self._total = self._done = 0
-        self._is_remote = False
+        self._by_worker = False
         self._note = ""
         self._began: tuple[int, float] | None = None
         self._rate: float | None = None
@@ -28,14 +29,15 @@ class PrefillProgress:
         if self.is_over or not self._total:
             return None
         left = self._total - self._done
+        where, is_other = self._computers.prefilled(by_worker=self._by_worker)
         return Prefill(
             done=self._done,
             arrived=self._done,
             total=self._total,
             tokens_per_s=self._rate,
             left_s=left / self._rate if self._rate else None,
-            where=self._peer if self._is_remote else self._here,
-            is_remote=self._is_remote,
+            where=where,
+            is_remote=is_other,
             note=self._note,
         )
 
@@ -64,16 +66,17 @@ class PrefillProgress:
             self._began = cached, float(timeline["started_ms"])
         self._total = total
         self._done = max(self._done, cached, int(timeline.get("n_prompt_tokens_processed") or 0))
-        self._is_remote = timeline.get("state") == "prefill_remote"
+        self._by_worker = timeline.get("state") == "prefill_remote"
         if fallback := timeline.get("fallback"):
-            self._note = f"{self._peer} could not go on: {fallback.get('detail')}. It goes on here."
+            reason = f"{self._computers.worker} could not go on: {fallback.get('detail')}."
+            self._note = f"{reason} {self._computers.decoder} does."
         for chunk in timeline.get("chunks") or ():
             self._hear_chunk(chunk, total)
 
     def _hear_chunk(self, chunk: dict[str, Any], total: int) -> None:
         self._total = total or self._total
         self._done = max(self._done, int(chunk["stop"]))
-        self._is_remote = chunk.get("prefill") == "remote"
+        self._by_worker = chunk.get("prefill") == "remote"
         if self._began is None:
             self._began = int(chunk["first"]), float(chunk["at_ms"]) - float(chunk.get("compute_ms") or 0.0)
         first, began_ms = self._began

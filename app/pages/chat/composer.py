@@ -258,7 +258,8 @@ class _Picker(Button):
 
     def sizeHint(self) -> QSize:
         width = QFontMetrics(self._font()).horizontalAdvance(self._words)
-        return QSize(width + 2 * SMALL + TINY + _ARROW, CONTROL_HEIGHT)
+        # Letters of some fonts reach over what they are said to take.
+        return QSize(width + 2 * SMALL + 2 * TINY + _ARROW, CONTROL_HEIGHT)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(min(_PICKER_LEAST, self.sizeHint().width()), CONTROL_HEIGHT)

@@ -17,7 +17,13 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QContextMenuEvent, QFontMetrics, QKeyEvent, QMouseEvent, QPainter
+from PySide6.QtGui import (
+    QContextMenuEvent,
+    QFontMetrics,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+)
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -283,12 +289,28 @@ class _View(QListView):
         self.viewport().update()
 
 
+class _Search(QLineEdit):
+    """Escape leaves it, and the arrow leads into what is under it."""
+
+    left = Signal()
+    went_down = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.left.emit()
+        elif event.key() == Qt.Key.Key_Down:
+            self.went_down.emit()
+        else:
+            super().keyPressEvent(event)
+
+
 class ConversationPane(QFrame):
     """Search, the list, and what can be done with one of it. Signals carry a conversation's id."""
 
     opened = Signal(str)
     new_wanted = Signal()
     searched = Signal(str)
+    left_search = Signal()
     renamed = Signal(str, str)
     pinned = Signal(str, bool)
     exported = Signal(str)
@@ -302,7 +324,7 @@ class ConversationPane(QFrame):
         self.setFixedWidth(WIDTH)
         self.model = ConversationModel()
         self.model.renamed.connect(self.renamed)
-        self.search = QLineEdit()
+        self.search = _Search()
         self.search.setProperty("kind", "search")
         self.search.setPlaceholderText(self.tr("Search"))
         self.search.setAccessibleName(self.tr("Search conversations"))
@@ -310,6 +332,9 @@ class ConversationPane(QFrame):
         self._search_icon = self.search.addAction(
             current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
         )
+        self.search.returnPressed.connect(self._open_first)
+        self.search.left.connect(self._leave_search)
+        self.search.went_down.connect(self._enter_list)
         self._clear = self.search.addAction(
             current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
         )
@@ -380,6 +405,23 @@ class ConversationPane(QFrame):
         menu.addAction(self.tr("Import…"), self.import_wanted.emit)
         menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
         return menu
+
+    def _first(self) -> QModelIndex:
+        rows = (self.model.index(at) for at in range(self.model.rowCount()))
+        return next((index for index in rows if not index.data(_IS_HEADER)), QModelIndex())
+
+    def _open_first(self) -> None:
+        if (index := self._first()).isValid():
+            self.opened.emit(index.data(_ID))
+
+    def _leave_search(self) -> None:
+        self.search.clear()
+        self.left_search.emit()
+
+    def _enter_list(self) -> None:
+        if not self.view.currentIndex().isValid():
+            self.view.setCurrentIndex(self._first())
+        self.view.setFocus(Qt.FocusReason.TabFocusReason)
 
     def _show_menu(self, conversation_id: str, at: QPoint) -> None:
         menu = self.menu_of(conversation_id)

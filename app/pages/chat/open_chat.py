@@ -16,10 +16,11 @@ from app.bridge import Job
 from app.chats.answering import Answering, Ended, Event, Grew, Loading, NotKept, Prefilling, Question
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, Conversation, File, Message, new_id
+from app.chats.models import computers_for
 from app.chats.store import Store
 from app.chats.titles import title_of
 from app.chats.tree import Tree
-from app.context import Context
+from app.context import Context, is_there
 from app.node.faults import AppError
 from app.pages.chat.shown import shown_of
 from app.pages.chat.transcript.model import Prefill, Shown
@@ -197,8 +198,13 @@ class OpenChat(QObject):
             model=self.conversation.model,
             goes_on=goes_on,
             prefill=prefill,
-            here=self._context.computer,
-            peer=str(peer["name"]) if peer else self.tr("the other computer"),
+            computers=computers_for(
+                self.conversation.model,
+                self._context.state.part("roles", {}),
+                here=self._context.computer,
+                peer=str(peer["name"]) if peer else "",
+                peer_id=str(peer["node_id"]) if peer and is_there(peer) else "",
+            ),
         )
         self._live = answer.id
         self._asked_at = time.monotonic()

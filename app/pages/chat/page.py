@@ -118,6 +118,7 @@ class ChatPage(Page):
         pane.opened.connect(self.open_conversation)
         pane.new_wanted.connect(self.new_chat)
         pane.searched.connect(lambda _: self._search_timer.start())
+        pane.left_search.connect(lambda: self._composer.text.setFocus())
         pane.renamed.connect(self._rename)
         pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
         pane.deleted.connect(self._delete_conversation)

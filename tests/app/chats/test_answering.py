@@ -27,6 +27,7 @@ from app.chats.answering import (
 from app.chats.faults import ChatsError
 from app.chats.keeper import Keeper
 from app.chats.model import Conversation, File, Message, Sampling
+from app.chats.models import Computers
 from app.chats.store import Store
 from app.node.faults import AppError, NodeGone, NodeRefused
 
@@ -42,10 +43,12 @@ TIMINGS = {
     },
 }
 
+COMPUTERS = Computers(decoder="studio", worker="spark")
+
 ASKED = Message(id="q", parent=None, role="user", text="Why?", created=1.0)
 ANSWER = Message(id="a", parent="q", role="assistant", text="", created=2.0)
 QUESTION = Question(
-    answer=ANSWER, messages=(ASKED,), system="", sampling=Sampling(), model="m", here="studio", peer="spark"
+    answer=ANSWER, messages=(ASKED,), system="", sampling=Sampling(), model="m", computers=COMPUTERS
 )
 
 
@@ -271,6 +274,11 @@ def test_an_answer_at_its_limit_says_so(path: Path) -> None:
     assert isinstance(ended, Ended) and "limit of 2 tokens" in ended.answer.note
 
 
+def test_an_answer_of_nothing_says_so(path: Path) -> None:
+    (*_, ended) = run(Endpoint([chunk(finish="stop", timings=TIMINGS)]), path)
+    assert isinstance(ended, Ended) and "nothing to say" in ended.answer.note
+
+
 def test_a_long_prompt_is_followed_until_the_answer_begins(path: Path) -> None:
     news = {"id": "chatcmpl-1-0", "n_prompt_tokens": 900, "first": 0, "stop": 600, "prefill": "remote"}
     gate = asyncio.Event()
@@ -306,6 +314,12 @@ def test_the_body_has_what_was_chosen_and_no_more() -> None:
     assert not {"top_p", "max_tokens", "prefill", "continue_final_message"} & set(body)
 
 
+def test_questions_without_an_answer_between_them_are_one() -> None:
+    again = replace(ASKED, id="r", parent="a", text="Why then?")
+    body = request_body(replace(QUESTION, messages=(ASKED, ANSWER, again)))
+    assert body["messages"] == [{"role": "user", "content": "Why?\n\nWhy then?"}]
+
+
 def test_a_continued_answer_is_asked_for_as_it_is() -> None:
     question = replace(QUESTION, answer=replace(ANSWER, text="Beca"), goes_on=True, prefill="local")
     body = request_body(question)
@@ -330,5 +344,5 @@ def test_a_continued_answer_keeps_its_beginning(path: Path) -> None:
     ],
 )
 def test_nothing_is_saved_where_nothing_was_gained(handoff: Any, saved_s: float | None) -> None:
-    stats = stats_of({"handoff": handoff}, first_token_s=None, here="studio", peer="spark")
+    stats = stats_of({"handoff": handoff}, first_token_s=None, computers=COMPUTERS)
     assert stats.saved_s is saved_s and stats.n_prompt is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.chats.models import Computers
 from app.chats.progress import PrefillProgress
 
 
@@ -38,7 +39,7 @@ def chunk(stop: int, at_ms: float, prefill: str = "remote", id_: str = "chatcmpl
 
 @pytest.fixture
 def progress() -> PrefillProgress:
-    return PrefillProgress("chatcmpl-1-0", here="studio", peer="spark")
+    return PrefillProgress("chatcmpl-1-0", Computers(decoder="studio", worker="spark"))
 
 
 def test_nothing_is_known_before_the_first_event(progress: PrefillProgress) -> None:
@@ -80,7 +81,17 @@ def test_a_worker_that_was_given_up_is_said(progress: PrefillProgress) -> None:
     progress.hear("request", timeline(state="prefill_local", fallback={"detail": "the connection broke"}))
     told = progress.prefill
     assert told is not None and told.where == "studio"
-    assert told.note == "spark could not go on: the connection broke. It goes on here."
+    assert told.note == "spark could not go on: the connection broke. studio does."
+
+
+def test_where_the_other_computer_decodes_this_one_is_its_worker() -> None:
+    there = Computers(decoder="spark", worker="studio", decodes_here=False)
+    progress = PrefillProgress("chatcmpl-1-0", there)
+    progress.hear("chunk", chunk(1000, 600.0))
+    assert progress.prefill is not None
+    assert (progress.prefill.where, progress.prefill.is_remote) == ("studio", False)
+    progress.hear("chunk", chunk(1500, 900.0, prefill="local"))
+    assert (progress.prefill.where, progress.prefill.is_remote) == ("spark", True)
 
 
 def test_it_is_over_with_the_first_token(progress: PrefillProgress) -> None:

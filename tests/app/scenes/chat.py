@@ -93,6 +93,8 @@ def play(stage: Stage) -> None:
     page.chat.change(sampling=Sampling(max_tokens=400, temperature=0.2))
     page.composer.text.setPlainText("Write a long story about a lighthouse keeper and two computers.")
     page.composer.sent.emit(page.composer.draft)
+    wait(lambda: page.chat.loading is not None or page.chat.tree.path()[-1].text)
+    stage.shot("chat-loading")
     wait(lambda: page.chat.is_answering and page.chat.tree.path()[-1].text.count(" ") > 30)
     stage.shot("chat-streaming")
     page.chat.stop()

@@ -46,10 +46,12 @@ def test_a_search_shows_what_was_found_and_where(alone: Open) -> None:
     QTest.keyClick(one.page, Qt.Key.Key_K, CONTROL)
     QTest.keyClicks(one.page.pane.search, "null poin")
     wait(lambda: titles(one.page) == ["Kernel log"])
+    QTest.keyClick(one.page.pane.search, Qt.Key.Key_Return)
+    wait(lambda: one.page.chat.id == "log")
     one.page.pane.search.setText("zebra")
     wait(lambda: titles(one.page) == [])
     assert "Nothing is found" in texts(one.page.pane)
-    one.page.pane.search.clear()
+    QTest.keyClick(one.page.pane.search, Qt.Key.Key_Escape)
     wait(lambda: len(titles(one.page)) == 3)
 
 
@@ -64,6 +66,18 @@ def test_a_conversation_is_renamed_in_its_place(alone: Open) -> None:
     QTest.keyClick(editor, Qt.Key.Key_Return)
     wait(lambda: "Taxes" in titles(one.page))
     assert "Taxes" in titles(alone().page)
+
+
+def test_the_list_is_used_by_keys(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    view = one.page.pane.view
+    QTest.keyClick(one.page, Qt.Key.Key_K, CONTROL)
+    QTest.keyClick(one.page.pane.search, Qt.Key.Key_Down)
+    QTest.keyClick(view, Qt.Key.Key_Down)
+    QTest.keyClick(view, Qt.Key.Key_Return)
+    wait(lambda: one.page.chat.id == "tax")
+    QTest.keyClick(view, Qt.Key.Key_Delete)
+    wait(lambda: titles(one.page) == ["Today", "Kernel log"])
 
 
 def test_a_pinned_one_comes_first(alone: Open) -> None:

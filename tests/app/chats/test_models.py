@@ -1,0 +1,59 @@
+"""Which models there are to talk to, and which computers serve them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.chats.models import Computers, Readiness, choices, chosen, computers_for
+
+
+def engine(model: str, state: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "state": state, "progress": 0.4, "last_exits": [], **more}
+
+
+MODELS = {"models": [{"id": name, "problem": ""} for name in ("c", "a", "b", "d")]}
+
+
+def test_loaded_ones_come_first_and_each_says_how_it_is() -> None:
+    there = choices(
+        MODELS,
+        [
+            engine("c", "ready"),
+            engine("b", "starting"),
+            engine("d", "failed", last_exits=[{"reason": "out of memory"}]),
+        ],
+    )
+    assert [one.id for one in there] == ["c", "a", "b", "d"]
+    assert [one.readiness for one in there] == [
+        Readiness.LOADED,
+        Readiness.UNLOADED,
+        Readiness.LOADING,
+        Readiness.FAILED,
+    ]
+    assert (there[2].progress, there[3].reason) == (0.4, "out of memory")
+
+
+def test_a_file_that_cannot_be_run_is_no_choice() -> None:
+    assert choices({"models": [{"id": "odd", "problem": "not supported"}]}, []) == []
+    assert choices({}, []) == []
+
+
+def test_what_is_wanted_is_chosen_if_it_is_there() -> None:
+    there = choices(MODELS, [engine("c", "ready")])
+    assert chosen(there, "gone", "b") == "b"
+    assert chosen(there, "", "") == "c"
+    assert chosen([], "b") == ""
+
+
+def test_the_computers_of_a_model() -> None:
+    roles = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id1", "decode": "id2"}]}
+    here = Computers(decoder="studio", worker="spark")
+    there = Computers(decoder="spark", worker="studio", decodes_here=False)
+    assert computers_for("m", roles, here="studio", peer="spark", peer_id="id2") == there
+    assert computers_for("other", roles, here="studio", peer="spark", peer_id="id2") == here
+    assert computers_for("m", {}, here="studio", peer="spark", peer_id="id2") == here
+    assert computers_for("m", roles, here="studio", peer="spark", peer_id="") == here
+    assert here.prefilled(by_worker=True) == ("spark", True)
+    assert here.prefilled(by_worker=False) == ("studio", False)
+    assert there.prefilled(by_worker=True) == ("studio", False)
+    assert there.prefilled(by_worker=False) == ("spark", True)
