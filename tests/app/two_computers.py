@@ -15,6 +15,7 @@ from app.node.client import NodeClient
 from app.preferences import Preferences
 from app.state import NodePresence, NodeState
 from app.widgets.feedback import Action
+from tests.app.windows import wait
 
 STUDIO, SPARK = "a" * 32, "b" * 32
 MODEL = "Qwen3.6-27B-Q4_K_XL"
@@ -32,6 +33,15 @@ def pretend(context: Context, **changed: Any) -> None:
     state._parts.update(parts)
     for name in parts:
         state.changed.emit(name)
+
+
+def stop_pretending(context: Context) -> None:
+    """Hear the real node again, and forget what it never said."""
+    del context.client.endpoint_events  # type: ignore[attr-defined]
+    context.state.begin(start=False)
+    context.feeds.ledgers.clear()
+    context.feeds._clock = time.time
+    wait(lambda: context.state.presence is NodePresence.THERE)
 
 
 class Shell:

@@ -22,7 +22,6 @@ from PySide6.QtWidgets import (
 from app.context import Context
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL, TINY
 from app.pages.page import Page
-from app.pages.telemetry.goodput import GoodputPlot
 from app.pages.telemetry.requests import RequestsList, entry_of
 from app.pages.telemetry.slots import SlotsTable
 from app.pages.telemetry.waterfall import WaterfallView
@@ -60,6 +59,9 @@ class TelemetryPage(Page):
         self._export.setMenu(self._export_menu())
         self._requests = RequestsList()
         self._slots = SlotsTable()
+        # Plots bring numpy along, which no window needs before this page is opened.
+        from app.pages.telemetry.goodput import GoodputPlot
+
         self._plot = GoodputPlot()
         self._waterfall = WaterfallView()
         self._lay_out()

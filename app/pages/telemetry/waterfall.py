@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QPixmap,
     QResizeEvent,
     QWheelEvent,
 )
@@ -69,7 +70,8 @@ class WaterfallView(QWidget):
         self._chosen: int | None = None
         self._hit: tuple[str, Hit] | None = None
         self._grabbed: tuple[float, View] | None = None
-        current_look().changed.connect(self.update)
+        self._drawn: QPixmap | None = None
+        current_look().changed.connect(self._draw_anew)
 
     def show_record(self, record: Record, sides: Sides, ceiling: float | None, *, anew: bool) -> None:
         """`anew`: it is another request than before, and seen whole."""
@@ -81,7 +83,7 @@ class WaterfallView(QWidget):
             self.said.emit("")
         if anew or was_whole or self._view is None:
             self._view = self._whole
-        self.update()
+        self._draw_anew()
 
     @property
     def picture(self) -> Waterfall | None:
@@ -162,13 +164,14 @@ class WaterfallView(QWidget):
             whole = event.oldSize().width() < 0 or self._is_whole
             view = View(begin_ms=self._view.begin_ms, end_ms=self._view.end_ms, width_px=self._width)
             self._view = self._whole if whole else view
+        self._drawn = None
 
     # looking
 
     def _see(self, view: View | None) -> None:
         if view is not None:
             self._view = view
-            self.update()
+            self._draw_anew()
 
     def _zoom(self, factor: float, at_ms: float | None = None) -> None:
         view, whole = self._view, self._whole
@@ -343,15 +346,39 @@ class WaterfallView(QWidget):
 
     # painting
 
+    def _draw_anew(self) -> None:
+        self._drawn = None
+        self.update()
+
     def paintEvent(self, event: QPaintEvent) -> None:
         shown, view = self._shown, self._view
         if shown is None or view is None:
             return
+        # The picture stays while the pointer moves over it.
+        if self._drawn is None:
+            self._drawn = self._draw(shown, view)
         painter = QPainter(self)
+        painter.drawPixmap(0, 0, self._drawn)
+        painter.save()
+        painter.setClipRect(QRectF(_GUTTER, 0, self._width, self.height()))
+        painter.translate(_GUTTER, 0)
+        self._paint_chosen(painter, view)
+        painter.restore()
+        if self.hasFocus():
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(current_look().colour("local"), 2))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), 6, 6)
+
+    def _draw(self, shown: Waterfall, view: View) -> QPixmap:
+        ratio = self.devicePixelRatioF()
+        pixmap = QPixmap(self.size() * ratio)
+        pixmap.setDevicePixelRatio(ratio)
+        pixmap.fill(Qt.GlobalColor.transparent)
+        painter = QPainter(pixmap)
         painter.setFont(current_look().font(CAPTION_PX))
         self._paint_names(painter)
         self._paint_axis(painter, view)
-        painter.save()
         painter.setClipRect(QRectF(_GUTTER, 0, self._width, self.height()))
         painter.translate(_GUTTER, 0)
         self._paint_tail(painter, shown, view)
@@ -364,15 +391,10 @@ class WaterfallView(QWidget):
                 "decode": self._paint_decode,
             }[lane.kind]
             paint(painter, shown, view, lane)
-        self._paint_chosen(painter, view)
         painter.setClipping(False)
         self._paint_marks(painter, shown, view)
-        painter.restore()
-        if self.hasFocus():
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(QPen(current_look().colour("local"), 2))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), 6, 6)
+        painter.end()
+        return pixmap
 
     def _paint_names(self, painter: QPainter) -> None:
         look = current_look()

@@ -12,7 +12,17 @@ from app.telemetry.ledger import Ledger
 from app.widgets.feedback import Question
 from tests.app.screenshots import Stage
 from tests.app.telemetry.timelines import Handoff, slot, snapshot
-from tests.app.two_computers import MODEL, SLOW_START, SPARK, engine, host, link, parts_of, pretend
+from tests.app.two_computers import (
+    MODEL,
+    SLOW_START,
+    SPARK,
+    engine,
+    host,
+    link,
+    parts_of,
+    pretend,
+    stop_pretending,
+)
 
 LOG = [
     "12:03:41 INFO  loading Qwen3.6-27B-Q4_K_XL: 62%",
@@ -77,6 +87,7 @@ def play(stage: Stage) -> None:
     )
     QTest.qWait(50)
     stage.shot("cluster-crashed")
+    stop_pretending(stage.app.context)
 
 
 def away() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from app.pages.telemetry.page import TelemetryPage
 from app.telemetry.ledger import Ledger
 from tests.app.screenshots import Stage
 from tests.app.telemetry.timelines import Event, Handoff, local, slot, snapshot
-from tests.app.two_computers import pretend
+from tests.app.two_computers import pretend, stop_pretending
 
 MODEL = "Qwen3.6-27B-Q4_K_XL"
 
@@ -85,6 +85,7 @@ def play(stage: Stage) -> None:
     tell(stage, ("request", {**given_up, "chunks": rest}), ("slots", {"slots": idle}), now_s=time.time())
     QTest.qWait(100)
     stage.shot("telemetry-given-up")
+    stop_pretending(stage.app.context)
 
 
 def tell(stage: Stage, *events: Event, now_s: float) -> None:

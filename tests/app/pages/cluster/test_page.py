@@ -198,7 +198,7 @@ def away(**changed: Any) -> dict[str, Any]:
         **parts_of()["peers"][0],
         "connected": False,
         "note": "nothing answers",
-        "since": time.time() - 90,
+        "since": time.time() - 125,
     } | changed
 
 
