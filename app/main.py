@@ -125,7 +125,7 @@ class App:
             self._application.quit()
 
     def _notify(self, title: str, text: str) -> None:
-        if not self.tray.notify(title, text):
+        if self.preferences.get("notifications", True) and not self.tray.notify(title, text):
             self._application.alert(self.window)
 
     def close(self) -> None:
