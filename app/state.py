@@ -56,8 +56,12 @@ class NodeState(QObject):
 
     def restart(self, on_error: Callable[[AppError], object]) -> None:
         """Have the node end and start again as it was started. Meanwhile it counts as starting, and not as gone."""
-        self._back_by_s = time.monotonic() + _START_WITHIN_S
+        self.expect_back()
         self._bridge.run(self._client.post("/restart"), lambda _: None, on_error)
+
+    def expect_back(self) -> None:
+        """The node is about to end and to be started again: it counts as starting for as long as that may take."""
+        self._back_by_s = time.monotonic() + _START_WITHIN_S
 
     def close(self) -> None:
         if self._job is not None:
