@@ -20,6 +20,7 @@ from app.farewell import Farewell, Parting
 from app.look.look import Look, Theme
 from app.node.client import Address, NodeClient
 from app.node.starter import start_node
+from app.own_settings import NOTIFICATIONS, PARTING, THEME
 from app.pages.catalogue import PAGES
 from app.preferences import Preferences
 from app.single import SingleInstance
@@ -53,7 +54,7 @@ class App:
         application.setQuitOnLastWindowClosed(False)
         self.look = Look(application)
         self.preferences = Preferences(host.config / "window.json")
-        self.look.set_theme(self.preferences.one_of("theme", Theme, Theme.SYSTEM))
+        self.look.set_theme(self.preferences.one_of(THEME.name, Theme, Theme.SYSTEM))
         self.bridge = Bridge()
         self.client = NodeClient(host.find)
         self.state = NodeState(self.bridge, self.client, lambda: start_node(host.command))
@@ -104,7 +105,7 @@ class App:
 
     def _choose(self) -> Parting | None:
         """What is to become of the node; None where the user wants to stay after all."""
-        remembered = self.preferences.one_of("parting", Parting, Parting.ASK)
+        remembered = self.preferences.one_of(PARTING.name, Parting, Parting.ASK)
         engines = self.state.part("engines", [])
         if not engines and self.state.presence is not NodePresence.THERE:
             return Parting.KEEP
@@ -114,7 +115,7 @@ class App:
         if not dialog.exec():
             return None
         if dialog.is_remembered:
-            self.preferences.set("parting", dialog.choice.value)
+            self.preferences.set(PARTING.name, dialog.choice.value)
         return dialog.choice
 
     def _end(self, choice: Parting) -> None:
@@ -129,7 +130,9 @@ class App:
             self._application.quit()
 
     def _notify(self, title: str, text: str) -> None:
-        if not self.tray.notify(title, text):
+        if self.preferences.get(NOTIFICATIONS.name, NOTIFICATIONS.default) and not self.tray.notify(
+            title, text
+        ):
             self._application.alert(self.window)
 
     def close(self) -> None:

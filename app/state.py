@@ -6,6 +6,7 @@ On the GUI thread. Pages read `part` and listen to `changed`; nobody polls.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from enum import Enum
 from typing import Any
@@ -41,6 +42,7 @@ class NodeState(QObject):
         self._bridge, self._client, self._start = bridge, client, start
         self._parts: dict[str, Any] = {}
         self._job: Job | None = None
+        self._back_by_s = 0.0
         self.presence = NodePresence.STARTING
         self.fault = ""
 
@@ -51,6 +53,15 @@ class NodeState(QObject):
     def begin(self, *, start: bool = True) -> None:
         """Follow the node that runs; where none does, start one first, if `start`."""
         self._follow(start)
+
+    def restart(self, on_error: Callable[[AppError], object]) -> None:
+        """Have the node end and start again as it was started. Meanwhile it counts as starting, and not as gone."""
+        self.expect_back()
+        self._bridge.run(self._client.post("/restart"), lambda _: None, on_error)
+
+    def expect_back(self) -> None:
+        """The node is about to end and to be started again: it counts as starting for as long as that may take."""
+        self._back_by_s = time.monotonic() + _START_WITHIN_S
 
     def close(self) -> None:
         if self._job is not None:
@@ -86,6 +97,7 @@ class NodeState(QObject):
         _, parts = event
         self._parts.update(parts)
         if self.presence is not NodePresence.THERE:
+            self._back_by_s = 0.0
             self._be(NodePresence.THERE)
         for name in parts:
             self.changed.emit(name)
@@ -95,7 +107,8 @@ class NodeState(QObject):
 
     def _lost(self, fault: str) -> None:
         self.fault = fault or "Baton's node on this computer has ended."
-        self._be(NodePresence.GONE)
+        is_coming_back = time.monotonic() < self._back_by_s
+        self._be(NodePresence.STARTING if is_coming_back else NodePresence.GONE)
         self._job = self._bridge.run(_until_there(self._client), lambda _: self._follow(False))
 
     def _be(self, presence: NodePresence) -> None:

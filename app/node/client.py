@@ -99,7 +99,17 @@ class NodeClient:
         async for event in self._events(self._control("/events"), self._token()):
             yield event
 
-    # The endpoint.
+    async def logs(self, last: int) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """`all` with the last lines, then `more` as they come."""
+        async for event in self._events(self._control(f"/logs?last={last}"), self._token()):
+            yield event
+
+    async def requests(self) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """`all` that the endpoint was asked lately, then `more`: each anew at its begin, its status and its end."""
+        async for event in self._events(self._control("/requests"), self._token()):
+            yield event
+
+    # The endpoint, which takes the node's token where it wants a key.
 
     async def endpoint_get(self, path: str, **query: str) -> Any:
         return await self._ask_endpoint("GET", path, params=query or None)
@@ -109,12 +119,14 @@ class NodeClient:
 
     async def endpoint_events(self, model: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Slots, requests and chunks of the engine that has that model; NodeRefused while none has."""
-        async for event in self._events(self._endpoint(f"/events?model={quote(model)}"), {}):
+        async for event in self._events(self._endpoint(f"/events?model={quote(model)}"), self._token()):
             yield event
 
     async def chat(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a streamed chat completion, each as OpenAI's API has it."""
-        async with self._opened("POST", self._endpoint("/v1/chat/completions"), json=body) as answer:
+        async with self._opened(
+            "POST", self._endpoint("/v1/chat/completions"), headers=self._token(), json=body
+        ) as answer:
             async for event in sse.events(_text_lines(answer)):
                 if event.data == "[DONE]":
                     return
@@ -127,7 +139,7 @@ class NodeClient:
         return await self._answer(method, self._control(path), headers=self._token(), **more)
 
     async def _ask_endpoint(self, method: str, path: str, **more: Any) -> Any:
-        return await self._answer(method, self._endpoint(path), **more)
+        return await self._answer(method, self._endpoint(path), headers=self._token(), **more)
 
     async def _answer(self, method: str, url: str, **more: Any) -> Any:
         with _told():
@@ -166,7 +178,7 @@ class NodeClient:
         return f"http://127.0.0.1:{self._known().port}{path}"
 
     def _endpoint(self, path: str) -> str:
-        return self._known().endpoint.removesuffix("/").removesuffix("/v1") + path
+        return own_url(self._known().endpoint) + path
 
     def _token(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._known().token}"}
@@ -176,6 +188,12 @@ class NodeClient:
             raise NodeGone(_GONE)
         assert self._address is not None
         return self._address
+
+
+def own_url(endpoint: str) -> str:
+    """Where programs of this computer reach an endpoint that may listen at all its addresses; without /v1."""
+    url = endpoint.removesuffix("/").removesuffix("/v1")
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 async def _text_lines(answer: httpx.Response) -> AsyncIterator[str]:

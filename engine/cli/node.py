@@ -57,11 +57,14 @@ def run(args: argparse.Namespace) -> int:
         watch_stdin()
     log_to_stderr()
 
+    from engine.node.reporting.log_feed import LogFeed
     from engine.node.reporting.logs import node_log_handler, trim_stderr
     from engine.paths import service_log
 
     trim_stderr(service_log())
     log_to(node_log_handler(node_log()))
+    log_feed = LogFeed()
+    log_to(log_feed.handler())
 
     from engine.node.daemon import Node
     from engine.node.heap import give_large_blocks_back
@@ -71,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     flags = {
         setting.name: getattr(args, setting.name) for setting in config.NODE_SETTINGS if setting.has_flag
     }
-    node = Node(NodeSettings(SettingsFile(settings_file()), flags=flags, identity=args.identity))
+    node = Node(NodeSettings(SettingsFile(settings_file()), flags=flags, identity=args.identity), log_feed)
     runner = _Runner(node, on_ready=lambda ready: _say_ready(args, ready))
     try:
         runner.run()

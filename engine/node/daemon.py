@@ -31,6 +31,7 @@ from engine.node.changes import Changes
 from engine.node.cluster import Cluster
 from engine.node.control import (
     discovery,
+    feeds,
     pairing,
     permission,
     selftest,
@@ -43,6 +44,7 @@ from engine.node.control import (
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
+from engine.node.control.feeds import Hub
 from engine.node.control.status import DESCRIBE, Told
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
@@ -62,6 +64,8 @@ from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks, split_node_address
 from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.presence import Place
+from engine.node.recent import RecentRequests
+from engine.node.reporting.log_feed import LogFeed
 from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
 from engine.node.system.awake import Awake
@@ -86,8 +90,13 @@ OnReady = Callable[[dict[str, Any]], None]
 class Node:
     """`run` it once, on an event loop; `stop_soon` ends it from any thread."""
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, log_feed: LogFeed | None = None) -> None:
+        """`log_feed` hears already what the node logs; what its engines log is added."""
         self.settings = settings
+        self.log = log_feed or LogFeed()
+        self.log_hub = Hub(self.log)
+        self.recent = RecentRequests()
+        self.recent_hub = Hub(self.recent.feed)
         self.news = News()
         self._place = Place()
         self.is_to_start_anew = False
@@ -291,6 +300,7 @@ class Node:
             environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
             on_change=self._on_engines,
+            on_line=self.log.write,
         )
         self._engines_changed = add("engines", self.engines.snapshot)
         self.workers = Workers(
@@ -304,6 +314,7 @@ class Node:
             environment=environment,
             log_folder=log_dir(),
             on_change=self._on_workers,
+            on_line=self.log.write,
         )
         self._workers_changed = add("workers", self.workers.snapshot)
         self.cluster = Cluster(
@@ -324,6 +335,7 @@ class Node:
             refresh=self.shelf.refresh,
             problem_of=self._model_list.problem_of,
             keys=self._endpoint_keys,
+            recent=self.recent,
         )
 
     def _make_roles(self) -> None:
@@ -560,6 +572,29 @@ class Node:
         kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
         return model.needed_bytes(n_ctx=value(config.CTX), n_slots=n_slots, kv_type=kv_type)
 
+    def memory_with(self, *, n_ctx: int, n_slots: int, kv_type: str, weights: str) -> dict[str, Any]:
+        """What each model that can be run here would take with these settings; and what there is for it.
+
+        `room_bytes` is what is free, with what the loaded models have given back.
+        """
+        kind = kv_type_of(kv_type, weights)
+        loaded = {engine.model.model_id: engine.model.needed_bytes for engine in self.engines.all()}
+        memory = _memory()
+        return {
+            "total_bytes": memory.total_bytes,
+            "room_bytes": min(memory.total_bytes, memory.available_bytes + sum(loaded.values())),
+            "models": [
+                {
+                    "model": model.model_id,
+                    "is_loaded": model.model_id in loaded,
+                    "n_ctx_train": model.n_ctx_train,
+                    "needed_bytes": model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots, kv_type=kind),
+                }
+                for model in self.shelf.models
+                if not model.problem
+            ],
+        }
+
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
@@ -611,6 +646,7 @@ class Node:
             "baton": baton_version(),
             "fingerprint": self.identity.fingerprint,
             "endpoint": self.endpoint_url,
+            "logs": str(log_dir()),
             "pid": os.getpid(),
             "notes": notes_of(
                 (self.peers.fault, self._key_note, *self.settings.faults(), self._preload_fault),
@@ -637,7 +673,7 @@ def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
     parts = (
         *(status, pairing, discovery, permission, link_control, selftest),
-        *(models_control, wake, updates, settings, setup),
+        *(models_control, wake, updates, settings, setup, feeds),
     )
     return [route for part in parts for route in part.routes()]
 

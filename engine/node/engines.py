@@ -19,7 +19,7 @@ from typing import Any
 from engine.config import Setting, words_of
 from engine.errors import BatonError, OutOfMemory
 from engine.handoff.target import Target
-from engine.node.reporting.logs import RotatingLog, engine_log
+from engine.node.reporting.logs import OnLine, RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
 from engine.server.errors import LoadedAnew, Refused, StillLoading
 
@@ -199,10 +199,12 @@ class Engines:
         on_change: Callable[[], None],
         words: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        on_line: OnLine | None = None,
     ) -> None:
         """`find` gives a model of this computer, or raises ModelNotFound.
 
-        `settings` are those of an engine that is started now; `words` are flags beside them.
+        `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
+        engines log.
         """
         self._find = find
         self._memory = memory
@@ -212,6 +214,7 @@ class Engines:
         self._log_folder = log_folder
         self._on_change = on_change
         self._clock = clock
+        self._on_line = on_line
         self._engines: dict[str, LoadedEngine] = {}
         self._loading = asyncio.Lock()
 
@@ -318,7 +321,7 @@ class Engines:
         process = EngineProcess(
             model.model_id,
             ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *words],
-            log=RotatingLog(engine_log(self._log_folder, "serve", model.model_id)),
+            log=RotatingLog(engine_log(self._log_folder, "serve", model.model_id), on_line=self._on_line),
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,

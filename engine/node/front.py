@@ -28,6 +28,7 @@ from engine.node.engines import Engines, LoadedEngine
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_messages import MAX_MESSAGE_BYTES
+from engine.node.recent import RecentRequests, Stage, Watch
 from engine.server import sse
 from engine.server.errors import Refused, error_body, status_of
 from engine.server.exchange import Exchanges
@@ -56,6 +57,9 @@ _CONNECT_TIMEOUT_S = 2.0
 
 # A process that has ended is noticed at once.
 _NOTICED_WITHIN_S = 1.0
+
+# Of a model's name in the list of recent requests: a client may send whatever it likes.
+_MAX_SHOWN_CHARS = 200
 
 # Headers that speak of one connection only, or that are made anew.
 _OWN_HEADERS = frozenset(
@@ -92,6 +96,8 @@ class Answer(Protocol):
 
     status: int
     headers: list[tuple[str, str]]
+    model: str  # that gives it, "" where that is not known
+    computer: str  # that gives it, "" for this one
 
     def parts(self) -> AsyncIterator[bytes]: ...
 
@@ -112,11 +118,12 @@ class Front:
         refresh: Callable[[], Awaitable[None]],
         problem_of: Callable[[str], str],
         keys: Callable[[], Collection[str]] | None = None,
+        recent: RecentRequests | None = None,
     ) -> None:
         """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
 
         `problem_of(name)` is why a model that is there is not among them. `keys` are the keys that are taken now, in
-        place of that of `settings`.
+        place of that of `settings`. `recent` is told what models are asked.
         """
         self._engines = engines
         self._settings = settings
@@ -125,6 +132,7 @@ class Front:
         self._refresh = refresh
         self._problem_of = problem_of
         self._keys = keys
+        self._recent = recent or RecentRequests()
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -203,7 +211,10 @@ class Front:
             model=model,
             last_event_id=request.headers.get("last-event-id"),
         )
-        return _Passing(self._ask, ask, request.app.state.exchanges)
+        watch = None
+        if ask.method == "POST":
+            watch = self._recent.begin(ask.method, request.scope["path"], (model or "")[:_MAX_SHOWN_CHARS])
+        return _Passing(self._ask, ask, request.app.state.exchanges, watch)
 
     async def _ask(self, ask: Ask) -> Answer:
         """Ask whoever decodes; this computer answers itself where the other one is just lost."""
@@ -279,7 +290,7 @@ class Front:
             raise ProtocolError(
                 f"what {link.peer.name} answers is no answer: both need the same version of Baton"
             )
-        return _PeerAnswer(head, parts)
+        return _PeerAnswer(head, parts, computer=link.peer.name)
 
     async def _answer_peer(self, link: PeerLink, ask: Ask) -> AsyncGenerator[Any, None]:
         """A request that a client made at a peer's endpoint: head first, then the body's parts. Goes no further."""
@@ -307,6 +318,7 @@ class _EngineAnswer:
     def __init__(self, engine: LoadedEngine, response: httpx.Response, using: contextlib.ExitStack) -> None:
         self.status = response.status_code
         self.headers = [(name, value) for name, value in response.headers.items() if name not in _OWN_HEADERS]
+        self.model, self.computer = engine.model.model_id, ""
         self._engine = engine
         self._response = response
         self._using = using
@@ -328,8 +340,9 @@ class _EngineAnswer:
 class _PeerAnswer:
     """What the engine of a peer answers."""
 
-    def __init__(self, head: _Head, parts: AsyncGenerator[Any, None]) -> None:
+    def __init__(self, head: _Head, parts: AsyncGenerator[Any, None], *, computer: str) -> None:
         self.status = head.status
+        self.model, self.computer = "", computer
         self.headers = [
             (name, value)
             for name, value in head.headers.items()
@@ -358,10 +371,17 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 class _Passing:
     """Asks, and sends the answer on as it comes; an ASGI response. A client that goes takes its request with it."""
 
-    def __init__(self, ask_it: Callable[[Ask], Awaitable[Answer]], ask: Ask, exchanges: Exchanges) -> None:
+    def __init__(
+        self,
+        ask_it: Callable[[Ask], Awaitable[Answer]],
+        ask: Ask,
+        exchanges: Exchanges,
+        watch: Watch | None = None,
+    ) -> None:
         self._ask_it = ask_it
         self._ask = ask
         self._exchanges = exchanges
+        self._watch = watch
         self._task: asyncio.Task[None] | None = None
         self._has_begun = self._is_closing = False
 
@@ -376,6 +396,7 @@ class _Passing:
             self._task.cancel()
             client.cancel()
             results = await asyncio.gather(self._task, client, return_exceptions=True)
+            self._end_watch(results[0])
         if self._has_begun:
             return
         if isinstance(results[0], Exception):
@@ -388,13 +409,27 @@ class _Passing:
             self._task.cancel()
             self._is_closing = True
 
+    def _end_watch(self, result: object) -> None:
+        if self._watch is None:
+            return
+        if isinstance(result, asyncio.CancelledError):
+            self._watch.end(Stage.LEFT)
+        elif isinstance(result, Exception):
+            self._watch.end(Stage.FAILED, status_of(result) if isinstance(result, BatonError) else 500)
+        else:
+            self._watch.end(Stage.DONE)
+
     async def _send(self, send: Send) -> None:
         answer = await self._ask_it(self._ask)
         self._has_begun = True
+        if self._watch is not None:
+            self._watch.answered(answer.status, model=answer.model, computer=answer.computer)
         try:
             headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             async for part in answer.parts():
+                if self._watch is not None:
+                    self._watch.part(part)
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -21,7 +21,7 @@ from engine.node.listening import listening_fault
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks
-from engine.node.reporting.logs import RotatingLog, engine_log
+from engine.node.reporting.logs import OnLine, RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
 from engine.node.trust.identity import TrustStore
 from engine.wire.messages import Digest, Name
@@ -112,11 +112,12 @@ class Workers:
         log_folder: Path,
         on_change: Callable[[], None],
         words: Sequence[str] = (),
+        on_line: OnLine | None = None,
     ) -> None:
         """`find` gives this computer's model with the digest that is asked for, if there is one.
 
         `name` is what this computer is called. `settings` are those of a worker that is started now; `words` are flags
-        beside them.
+        beside them. `on_line` hears what workers log.
         """
         self._find = find
         self._make_room = make_room
@@ -127,6 +128,7 @@ class Workers:
         self._words = tuple(words)
         self._environment = environment
         self._log_folder = log_folder
+        self._on_line = on_line
         self._on_change = on_change
         self._workers: dict[tuple[str, str], _Worker] = {}
         self._starting = asyncio.Lock()  # two calls for one model get one worker
@@ -254,7 +256,7 @@ class Workers:
         process = EngineProcess(
             f"{model.model_id} for {link.peer.name}",
             meeting,
-            log=RotatingLog(engine_log(self._log_folder, "worker", model.model_id)),
+            log=RotatingLog(engine_log(self._log_folder, "worker", model.model_id), on_line=self._on_line),
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
             environment=self._environment,

@@ -1,11 +1,34 @@
-"""The page Settings."""
+"""The page Settings: those of the node as it declares them, and the window's own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLineEdit, QVBoxLayout, QWidget
+
+from app.bridge import Job
 from app.context import Context
+from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
-from app.widgets.basics import column
+from app.pages.settings.declared import Snapshot, read
+from app.pages.settings.memory import need_of
+from app.pages.settings.own_rows import AboutRow, FolderRow, LoginRow, own_rows
+from app.pages.settings.rows import Row, SettingRow
+from app.state import NodePresence
+from app.widgets.basics import Button, Card, Icon, Scrolled, Text, column, row
 from app.widgets.feedback import EmptyState
+
+# The memory that a model takes depends on these.
+_OF_MEMORY = ("ctx", "slots")
+
+# While a slider moves, the node is asked no more often.
+_ASK_AFTER_MS = 80
+
+_WIDTH = 840
+_SECTIONS_WIDTH = 200
 
 
 class SettingsPage(Page):
@@ -13,4 +36,339 @@ class SettingsPage(Page):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.setLayout(column(EmptyState("settings", "Settings", "This page is being made."), margin=0))
+        self._snapshot = Snapshot()
+        self._sections: list[_Section] = []
+        self.rows: dict[str, SettingRow] = {}
+        self._trying: dict[str, Any] = {}
+        self._asking: Job | None = None
+        self._ask_memory = QTimer(self, singleShot=True, interval=_ASK_AFTER_MS)
+        self._ask_memory.timeout.connect(self._ask)
+        self._search = QLineEdit()
+        self._search.setPlaceholderText(self.tr("Search settings"))
+        self._search.setAccessibleName(self.tr("Search settings"))
+        self._search.setClearButtonEnabled(True)
+        self._search.textChanged.connect(self._filter)
+        self._links = QButtonGroup(self)
+        self._link_column = QVBoxLayout()
+        self._link_column.setSpacing(2)
+        self._notice = _Notice()
+        self._faults = _Notice()
+        self._nothing = EmptyState(
+            "search",
+            self.tr("Nothing matches"),
+            self.tr("No setting has these words in its name or description."),
+        )
+        self._nothing.hide()
+        self._waiting = _Waiting(context)
+        self._scrolled = Scrolled(self._notice, self._faults, width=_WIDTH)
+        self._own()
+        self._lay_out()
+        context.state.changed.connect(self._on_changed)
+        context.state.presence_changed.connect(self._show_presence)
+        self._show()
+        self._show_presence()
+
+    def shown(self) -> None:
+        self._login.look()
+        self._ask_memory.start()
+        QTimer.singleShot(0, self, self._follow)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        for each in self.rows.values():
+            each.flush()
+
+    def _lay_out(self) -> None:
+        side = QFrame()
+        side.setFixedWidth(_SECTIONS_WIDTH)
+        inner = column(self._search, self._link_column, None, spacing=MEDIUM)
+        inner.setContentsMargins(LARGE, HUGE, 0, LARGE)
+        side.setLayout(inner)
+        right = column(self._scrolled, self._nothing, self._waiting, spacing=0)
+        right.setStretch(0, 1)
+        body = row(side, spacing=0)
+        body.addLayout(right, 1)
+        self.setLayout(body)
+        self._scrolled.verticalScrollBar().valueChanged.connect(self._follow)
+
+    # the window's own
+
+    def _own(self) -> None:
+        rows = own_rows(self.context)
+        self._login = next(each for each in rows if isinstance(each, LoginRow))
+        setup = Row(
+            self.tr("Set up another computer"),
+            self.tr("Find it, bring Baton to it, and pair the two."),
+            Button(self.tr("Begin"), lambda: self.context.shell.go("setup")),
+        )
+        self._folders = {
+            "models": FolderRow(self.tr("Models"), self.tr("Where models are kept and looked for.")),
+            "logs": FolderRow(self.tr("Logs"), self.tr("What Baton's node and its engines say.")),
+            "settings": FolderRow(
+                self.tr("Settings"), self.tr("Settings, this computer's identity, and who is trusted.")
+            ),
+            "chats": FolderRow(self.tr("Chats"), self.tr("Your conversations.")),
+        }
+        self._own_sections = [
+            _Section(self.tr("Window"), [*rows, setup]),
+            _Section(self.tr("Folders"), list(self._folders.values())),
+            _Section(self.tr("About"), [AboutRow(self.context)]),
+        ]
+        for section in self._own_sections:
+            self._scrolled.column.addWidget(section)
+        self._scrolled.column.addStretch(1)
+        self._sections = list(self._own_sections)
+        self._show_folders()
+        self._show_links()
+
+    def _show_folders(self) -> None:
+        state = self.context.state
+        file = self._snapshot.file
+        self._folders["models"].show_folder(str((state.part("models") or {}).get("folder", "")))
+        self._folders["logs"].show_folder(str(state.part("node", {}).get("logs", "")))
+        self._folders["settings"].show_folder(file.rpartition("/")[0] or file.rpartition("\\")[0])
+        self._folders["chats"].show_folder(str(self.context.data))
+
+    # the node's
+
+    def _on_changed(self, part: str) -> None:
+        if part == "settings":
+            self._show()
+        if part in ("settings", "node", "models"):
+            self._show_folders()
+        if part in ("engines", "models", "settings") and self.isVisible():
+            self._ask_memory.start()
+
+    def _show(self) -> None:
+        self._snapshot = snapshot = read(self.context.state.part("settings"))
+        if [one.name for one in snapshot.settings] != list(self.rows):
+            self._make_rows()
+        for one in snapshot.settings:
+            self.rows[one.name].show_setting(one, snapshot)
+        self._faults.say("  ".join(_sentence(fault) for fault in snapshot.faults), "warning")
+        self._waiting.show_snapshot(snapshot)
+        self._show_reachable()
+        if self._search.text():
+            self._filter()
+
+    def _make_rows(self) -> None:
+        for section in self._sections:
+            if section not in self._own_sections:
+                section.setParent(None)
+                section.deleteLater()
+        models = [
+            str(one["id"])
+            for one in (self.context.state.part("models") or {}).get("models", [])
+            if not one.get("problem")
+        ]
+        self.rows = {
+            one.name: SettingRow(self.context, one, self._snapshot, models) for one in self._snapshot.settings
+        }
+        made = []
+        for group in self._snapshot.groups():
+            rows = [self.rows[one.name] for one in self._snapshot.settings if one.group == group]
+            made.append(_Section(self.tr(group), rows))
+        for place, section in enumerate(made):
+            self._scrolled.column.insertWidget(2 + place, section)
+        for name in _OF_MEMORY:
+            if name in self.rows:
+                self.rows[name].trying.connect(lambda value, name=name: self._on_trying(name, value))
+        self._sections = [*made, *self._own_sections]
+        self._show_links()
+        self._ask_memory.start()
+
+    def _show_presence(self) -> None:
+        presence = self.context.state.presence
+        text = {
+            NodePresence.GONE: self.tr(
+                "Baton's node does not run, so its settings cannot be changed just now. Those of the window can."
+            ),
+            NodePresence.STARTING: self.tr(
+                "Baton's node is starting. Its settings can be changed in a moment."
+            ),
+        }.get(presence, "")
+        self._notice.say(text, "warning")
+        self._show_reachable()
+
+    def _show_reachable(self) -> None:
+        is_there = self.context.state.presence is NodePresence.THERE
+        for each in self.rows.values():
+            each.set_reachable(is_there)
+        self._waiting.setEnabled(is_there)
+
+    # memory
+
+    def _on_trying(self, name: str, value: Any) -> None:
+        self._trying[name] = value
+        self._ask_memory.start()
+
+    def _ask(self) -> None:
+        if self.context.state.presence is not NodePresence.THERE or not self.rows:
+            return
+        if self._asking is not None:
+            self._asking.cancel()
+        for name in _OF_MEMORY:
+            if name in self.rows and not self.rows[name].is_unsaved:
+                self._trying.pop(name, None)
+        query = {name: str(value) for name, value in self._trying.items() if value is not None}
+        self._asking = self.context.bridge.run(
+            self.context.client.get("/settings/memory", **query), self._show_need, lambda _: None
+        )
+
+    def _show_need(self, told: dict[str, Any]) -> None:
+        preload = self._snapshot.by_name.get("preload")
+        need = need_of(told, str(preload.value or "") if preload else "")
+        for name in _OF_MEMORY:
+            if name in self.rows:
+                self.rows[name].show_need(need)
+
+    # finding one's way
+
+    def _show_links(self) -> None:
+        while (item := self._link_column.takeAt(0)) is not None:
+            if isinstance(widget := item.widget(), Button):
+                self._links.removeButton(widget)
+                widget.deleteLater()
+        for section in self._sections:
+            link = Button(section.title, lambda section=section: self._go_to(section), kind="nav")  # type: ignore[misc]
+            link.setCheckable(True)
+            self._links.addButton(link)
+            self._link_column.addWidget(link)
+            section.link = link
+        self._follow()
+
+    def _go_to(self, section: _Section) -> None:
+        bar = self._scrolled.verticalScrollBar()
+        bar.setValue(self._top_of(section))
+        if section.link is not None:
+            section.link.setChecked(True)
+
+    def _follow(self) -> None:
+        """Mark the section that is in view."""
+        bar = self._scrolled.verticalScrollBar()
+        shown = [section for section in self._sections if not section.isHidden() and section.link is not None]
+        above = [section for section in shown if self._top_of(section) <= bar.value() + HUGE]
+        if 0 < bar.maximum() == bar.value():
+            above = shown
+        found = above[-1] if above else (shown[0] if shown else None)
+        if found is not None and found.link is not None:
+            found.link.setChecked(True)
+
+    def _top_of(self, section: _Section) -> int:
+        return max(0, section.y() - HUGE)
+
+    def _filter(self) -> None:
+        words = self._search.text()
+        n_shown = sum(section.filter(words) for section in self._sections)
+        self._nothing.setVisible(not n_shown)
+        self._scrolled.setVisible(bool(n_shown))
+        self._follow()
+
+
+class _Section(QWidget):
+    """A title, and a card of rows."""
+
+    def __init__(self, title: str, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self.title = title
+        self.link: Button | None = None
+        self._rows = list(rows)
+        card = Card(*rows, padding=0, spacing=0)
+        self.setLayout(column(Text(title, size="title"), card, spacing=SMALL))
+        self.filter("")
+
+    def filter(self, words: str) -> int:
+        """Show the rows that match; how many do."""
+        found = [each for each in self._rows if each.matches(words)]
+        for each in self._rows:
+            each.setVisible(each in found)
+            each.line.setVisible(each is not found[0] if found else False)
+        self.setVisible(bool(found))
+        if self.link is not None:
+            self.link.setVisible(bool(found))
+        return len(found)
+
+
+class _Notice(Card):
+    """A sentence above the settings; hidden without one."""
+
+    def __init__(self) -> None:
+        super().__init__(padding=MEDIUM)
+        self._text = Text(wrap=True, selectable=True)
+        self._icon = Icon("warning", "warning")
+        line = row(self._icon, self._text, spacing=MEDIUM)
+        line.setStretch(1, 1)
+        self.column.addLayout(line)
+        self.hide()
+
+    def say(self, text: str, tone: str) -> None:
+        self._text.setText(text)
+        self.set_tone(tone)
+        self.setVisible(bool(text))
+
+
+class _Waiting(QFrame):
+    """What of the changes is not felt yet, and what makes it so."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context = context
+        self._words = Text(strong=True, wrap=True)
+        self._detail = Text(tone="soft", size="caption", wrap=True)
+        self._reload = Button(self.tr("Reload models now"), self._reload_now, kind="primary")
+        self._restart = Button(self.tr("Restart Baton's node"), self._restart_now, kind="primary")
+        card = Card(padding=MEDIUM, tone="local")
+        line = row(column(self._words, self._detail, spacing=2), self._reload, self._restart, spacing=MEDIUM)
+        line.setStretch(0, 1)
+        card.column.addLayout(line)
+        around = QHBoxLayout()
+        card.setMaximumWidth(_WIDTH - 2 * HUGE)
+        around.addStretch(1)
+        around.addWidget(card, 1000)
+        around.addStretch(1)
+        around.setContentsMargins(HUGE, 0, HUGE, MEDIUM)
+        self.setLayout(around)
+        self.hide()
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        n_reload, n_restart = len(snapshot.waiting("reload")), len(snapshot.waiting("restart"))
+        words, detail = "", ""
+        if snapshot.is_reloading:
+            words = self.tr("Models are being loaded anew")
+            detail = self.tr("Answers that run end first; who asks meanwhile waits.")
+        elif n_reload and n_restart:
+            words = self.tr("Waiting: {} for a reload, {} for a restart").format(
+                _n(self, n_reload), n_restart
+            )
+            detail = self.tr("A restart ends answers that are being written, and does both.")
+        elif n_restart:
+            words = self.tr("Waiting for a restart: {}").format(_n(self, n_restart))
+            detail = self.tr("Answers that are being written end. The window stays.")
+        elif n_reload:
+            words = self.tr("Waiting for a reload: {}").format(_n(self, n_reload))
+            detail = self.tr("Models that are loaded later have them anyway.")
+        if snapshot.reload_fault and not snapshot.is_reloading:
+            words = words or self.tr("A model did not come back")
+            detail = _sentence(snapshot.reload_fault)
+        self._words.setText(words)
+        self._detail.setText(detail)
+        self._reload.setVisible(bool(n_reload) and not n_restart)
+        self._reload.setEnabled(not snapshot.is_reloading)
+        self._restart.setVisible(bool(n_restart))
+        self.setVisible(bool(words))
+
+    def _reload_now(self) -> None:
+        context = self._context
+        context.bridge.run(context.client.post("/settings/reload"), lambda _: None, context.tell)
+
+    def _restart_now(self) -> None:
+        self._context.state.restart(self._context.tell)
+
+
+def _n(widget: QWidget, n: int) -> str:
+    return widget.tr("1 change") if n == 1 else widget.tr("{} changes").format(n)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith(".") else ".")

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine import config
 from engine.server.handlers import content_of
 from engine.server.json import JSONResponse
 
@@ -16,6 +17,7 @@ def routes() -> list[Route]:
     return [
         Route("/settings", _settings),
         Route("/settings", _change, methods=["PATCH"]),
+        Route("/settings/memory", _memory),
         Route("/settings/reload", _reload, methods=["POST"]),
         Route("/restart", _restart, methods=["POST"]),
     ]
@@ -23,6 +25,25 @@ def routes() -> list[Route]:
 
 async def _settings(request: Request) -> Response:
     return JSONResponse(request.app.state.node.changes.snapshot())
+
+
+async def _memory(request: Request) -> Response:
+    """The memory that models would take with the settings of the query; those that are not named are as they are."""
+    node = request.app.state.node
+    given = {
+        setting: setting.parse(text, called=setting.name)
+        if (text := request.query_params.get(setting.name)) is not None
+        else node.settings.value(setting)
+        for setting in (config.CTX, config.SLOTS, config.KV_TYPE, config.WEIGHTS)
+    }
+    return JSONResponse(
+        node.memory_with(
+            n_ctx=given[config.CTX],
+            n_slots=given[config.SLOTS],
+            kv_type=given[config.KV_TYPE],
+            weights=given[config.WEIGHTS],
+        )
+    )
 
 
 async def _change(request: Request) -> Response:

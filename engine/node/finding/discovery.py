@@ -153,7 +153,12 @@ class Discovery:
     @property
     def own_host(self) -> str | None:
         """This computer's IPv4 address on its best network."""
-        return next((str(own.ip) for segment in self._segments for own in segment.addresses), None)
+        return next(iter(self.own_hosts), None)
+
+    @property
+    def own_hosts(self) -> list[str]:
+        """This computer's IPv4 addresses, that of its best network first."""
+        return list(dict.fromkeys(str(own.ip) for segment in self._segments for own in segment.addresses))
 
     def addresses_of(self, node_id: str) -> list[str]:
         """Where to call a paired node, best first; then addresses at which nobody has said who he is."""
@@ -223,6 +228,7 @@ class Discovery:
     def snapshot(self) -> dict[str, Any]:
         return {
             "name": self._announcement.name,
+            "addresses": self.own_hosts,
             "interfaces": [
                 {
                     "name": channel.segment.name,

@@ -13,6 +13,7 @@ import logging.handlers
 import os
 import re
 from collections import deque
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -26,6 +27,9 @@ OLDER_LOGS = 2
 
 # What file systems take, less what comes before and after it.
 _MAX_NAME_CHARACTERS = 150
+
+# Called with where a line comes from, and the line; from any thread, and never raises.
+OnLine = Callable[[str, str], None]
 
 # Lines that are kept in memory, to be shown when an engine has ended.
 KEPT_LINES = 200
@@ -45,7 +49,16 @@ class RotatingLog:
     May be written to from any thread. Nothing here raises.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_LOG_BYTES, n_older: int = OLDER_LOGS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_LOG_BYTES,
+        n_older: int = OLDER_LOGS,
+        on_line: OnLine | None = None,
+    ) -> None:
+        """`on_line` hears each line, with the file's name without its ending."""
+        self._source, self._on_line = path.stem, on_line
         self._handler = _Rotating(path, max_bytes=max_bytes, n_older=n_older)
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
 
@@ -54,6 +67,8 @@ class RotatingLog:
         text = one_line(line)
         self._last.append(text)
         self._handler.handle(logging.makeLogRecord({"msg": text}))
+        if self._on_line is not None:
+            self._on_line(self._source, text)
 
     def tail(self, n: int) -> list[str]:
         """The last lines that were written through this object, `n` of them or as many as there are."""

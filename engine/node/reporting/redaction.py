@@ -68,10 +68,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """`text` without what is not for others."""
-        text = self._without_secrets(text)
-        text = _PRIVATE_KEY.sub(GONE, text)
-        text = _LABELLED.sub(lambda found: found[1] + GONE, text)
-        text = _TOKENS.sub(GONE, text)
+        text = without_secrets(self._without_secrets(text))
         text = _FINGERPRINT.sub(lambda found: f"{found[0].replace(':', '')[:_SHOWN_OF_FINGERPRINT]}...", text)
         text = _MAC.sub(self._hardware_address, text)
         text = _IPV6.sub(self._address, text)
@@ -116,6 +113,13 @@ class Redactor:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._known[value] = f"{kind}-{self._counts[kind]}"
         return self._known[value]
+
+
+def without_secrets(text: str) -> str:
+    """`text` without what has the form of a secret, or is called one."""
+    text = _PRIVATE_KEY.sub(GONE, text)
+    text = _LABELLED.sub(lambda found: found[1] + GONE, text)
+    return _TOKENS.sub(GONE, text)
 
 
 def _forms(text: str) -> set[str]:
