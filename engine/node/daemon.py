@@ -30,11 +30,11 @@ from engine.node.agreeing.measure import Measurements
 from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, pairing, permission, setup, status, updates, wake
+from engine.node.control import discovery, hub, pairing, permission, setup, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
-from engine.node.control.status import DESCRIBE, Told
+from engine.node.control.status import DESCRIBE, Told, memory_told
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
@@ -42,6 +42,8 @@ from engine.node.front import Front
 from engine.node.link_doctor import LinkDoctor
 from engine.node.models.copies import Copies
 from engine.node.models.downloads import Downloads
+from engine.node.models.elsewhere import kept_elsewhere
+from engine.node.models.hub_search import HubSearch
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
@@ -282,9 +284,10 @@ class Node:
         engine_key = secrets.token_urlsafe(32)
         environment = {**os.environ, **self.identity.environment()}
         self.shelf = Shelf(
-            Folder(models_dir(), cache_dir() / "digests"),
+            Folder(models_dir(), cache_dir() / "digests", kept_elsewhere),
             on_change=self._on_models,
             in_use=self._models_in_use,
+            needed_bytes=lambda model: model.needed_bytes(n_ctx=options.n_ctx, n_slots=options.n_slots),
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
@@ -295,6 +298,7 @@ class Node:
         self.downloads = Downloads(
             on_change=add("downloads", lambda: self.downloads.snapshot()), on_model=self.shelf.refresh
         )
+        self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
             find=self._find_model,
@@ -595,6 +599,7 @@ class Node:
             "engines": self.engines.snapshot(),
             "workers": self.workers.snapshot(),
             "joins": self.cluster.snapshot(),
+            "memory": memory_told(),
         }
 
     async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:
@@ -603,7 +608,7 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, wake, updates, setup)
+    parts = (status, pairing, discovery, permission, link_control, models_control, hub, wake, updates, setup)
     return [route for part in parts for route in part.routes()]
 
 

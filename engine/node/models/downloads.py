@@ -98,6 +98,8 @@ class Downloads:
         download = Download(download_id=secrets.token_hex(8), model=model)
         self._downloads[download.download_id] = download
         download.task = asyncio.create_task(self._fetch(download), name=f"fetch {model}")
+        # one that is stopped before its first step never comes to know of it
+        download.task.add_done_callback(lambda _: self._end_unbegun(download))
         self._on_change()
         return download
 
@@ -125,6 +127,17 @@ class Downloads:
             raise InvalidRequest(f"nothing is being fetched as {download_id[:32]!r}")
         download.task.cancel()
 
+    async def forget(self, download_id: str) -> str:
+        """End a fetch if it runs, and know of it no more; the model that it was of. What came of it is the shelf's."""
+        download = self._downloads.get(download_id)
+        if download is None or download.task is None:
+            raise InvalidRequest(f"nothing is being fetched as {download_id[:32]!r}")
+        download.task.cancel()
+        await asyncio.gather(download.task, return_exceptions=True)
+        self._downloads.pop(download_id, None)
+        self._on_change()
+        return download.model
+
     async def _fetch(self, download: Download) -> None:
         try:
             async for said in self._said("models", "get", download.model, "--lines", "--exit-with-stdin"):
@@ -139,6 +152,11 @@ class Downloads:
             if download.state == "running":
                 mistake = HostError("a mistake of Baton's own: its log has the details")
                 download.state, download.problem, download.error = "failed", str(mistake), mistake
+            self._tell(download)
+
+    def _end_unbegun(self, download: Download) -> None:
+        if download.state == "running":
+            download.state = "cancelled"
             self._tell(download)
 
     def _hear(self, download: Download, said: dict[str, Any]) -> None:

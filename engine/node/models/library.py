@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
+from engine.errors import DiskFull, DownloadFailed, DownloadRefused, HostError, ModelNotFound, UserError
 from engine.files import NO_SUCH_FILE, file_fault, user_path
 from engine.node.models.catalogue import CatalogueModel, HubSource, Source, load_catalogue, model_id_of
 from engine.node.progress import Progress
@@ -125,18 +125,21 @@ class Library:
             return _digest(self.path(model)) in self._known_digests(model)
 
     def _fetch(self, model: CatalogueModel, sources: list[Source], progress: Progress) -> None:
-        failures = []
+        failures: list[DownloadFailed] = []
         for source in sources:
             try:
                 remote = self._ask(source, model)
                 self._fetch_from(remote, model, progress)
                 return
             except DownloadFailed as failure:
-                failures.append(str(failure))
+                failures.append(failure)
                 if source is not sources[-1]:
                     progress.note(f"{failure}; trying the next source")
+        why = "; ".join(map(str, failures))
+        if all(isinstance(failure, DownloadRefused) for failure in failures):
+            raise DownloadRefused(f"{model.name} could not be fetched: {why}")
         raise DownloadFailed(
-            f"{model.name} could not be fetched: {'; '.join(failures)}. Check the network and run the same command "
+            f"{model.name} could not be fetched: {why}. Check the network and run the same command "
             "again: what was fetched is kept"
         )
 
