@@ -25,6 +25,7 @@ from app.single import SingleInstance
 from app.state import NodePresence, NodeState
 from app.tray import Tray
 from app.window import MainWindow
+from app.wizard.course import Memory
 
 # So that Python hears of Ctrl-C while Qt's loop runs.
 _SIGNALS_EVERY_MS = 200
@@ -75,7 +76,8 @@ class App:
     def open(self) -> None:
         width, height = self.preferences.get("size", [1280, 800])
         self.window.resize(width, height)
-        self.window.go(self.preferences.get("page", "chat"))
+        page = self.preferences.get("page", "chat")
+        self.window.go(page if Memory(self.preferences).is_over and page != "setup" else "setup")
         self.window.show()
         self.tray.show()
         self.state.begin()

@@ -44,16 +44,20 @@ class MainWindow(QMainWindow):
     notified = Signal(str, str)
 
     def __init__(self, context: Context, pages: dict[str, tuple[str, str, PageMaker]]) -> None:
-        """`pages` by name: the word in the navigation, its icon, and what makes the page when it is first shown."""
+        """`pages` by name: the word in the navigation, its icon, and what makes the page when it is first shown.
+
+        One without a word is not in the navigation.
+        """
         super().__init__()
         context.shell = self
         self._context = context
         self._pages = pages
         self._made: dict[str, Page] = {}
         self._page = ""
+        self._is_filled = False
         self.setWindowTitle("Baton")
         self.setMinimumSize(QSize(720, 520))
-        self._navigation = _Navigation(pages)
+        self._navigation = _Navigation({name: page for name, page in pages.items() if page[0]})
         self._navigation.chosen.connect(self.go)
         self._title = Text(size="title")
         self._status = _Status(context, lambda: self.go("cluster"))
@@ -71,6 +75,7 @@ class MainWindow(QMainWindow):
         bar = QFrame()
         bar.setProperty("kind", "topbar")
         bar.setFixedHeight(52)
+        self._bar = bar
         self._header_place = row(spacing=SMALL)
         bar.setLayout(row(self._title, LARGE, self._header_place, None, self._status, spacing=SMALL))
         bar.layout().setContentsMargins(24, 0, LARGE, 0)  # type: ignore[union-attr]
@@ -106,6 +111,10 @@ class MainWindow(QMainWindow):
         self._page = page
         shown = self._made[page]
         self._title.setText(shown.title)
+        self._is_filled = shown.fills_window
+        self._navigation.setVisible(not self._is_filled)
+        self._bar.setVisible(not self._is_filled)
+        self._on_presence()
         self._navigation.show_page(page)
         self._show_header(shown.header())
         self._stack.setCurrentWidget(shown)
@@ -160,6 +169,9 @@ class MainWindow(QMainWindow):
 
     def _show_trouble(self) -> None:
         state = self._context.state
+        if self._is_filled:
+            self.banner("")
+            return
         trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
         if trouble is None:
             self.banner("")
@@ -198,9 +210,13 @@ class MainWindow(QMainWindow):
     def _bind_keys(self) -> None:
         for number, name in enumerate(self._pages, 1):
             if number <= 6:
-                self._key(f"Ctrl+{number}", lambda name=name: self.go(name))  # type: ignore[misc]
-        self._key("Ctrl+,", lambda: self.go("settings"))
+                self._key(f"Ctrl+{number}", lambda name=name: self._go_by_key(name))  # type: ignore[misc]
+        self._key("Ctrl+,", lambda: self._go_by_key("settings"))
         self._key(QKeySequence(QKeySequence.StandardKey.Quit), self.quit_asked.emit)
+
+    def _go_by_key(self, page: str) -> None:
+        if not self._is_filled:
+            self.go(page)
 
     def _key(self, keys: str | QKeySequence, run: Callable[[], object]) -> None:
         QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload]
@@ -240,7 +256,8 @@ class _Navigation(QFrame):
         self.set_narrow(False)
 
     def show_page(self, name: str) -> None:
-        self._buttons[name][0].setChecked(True)
+        if name in self._buttons:
+            self._buttons[name][0].setChecked(True)
 
     def set_narrow(self, narrow: bool) -> None:
         if narrow is self._is_narrow:

@@ -23,7 +23,7 @@ from engine.batching.loop import EngineLoop
 from engine.batching.remote import RouteConfig
 from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
-from engine.cache.spec import CacheSpec, KVType
+from engine.cache.spec import CacheSpec, kv_type_of
 from engine.errors import BatonError, HostError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
@@ -347,7 +347,7 @@ def _load(args: argparse.Namespace, path: Path, on_progress: OnProgress, *, deco
         template = ChatTemplate.from_metadata(file.metadata, tokenizer)
         info = _model_info(path, file, model)
     cache = model.spec.cache_spec(
-        kv_type=KVType.F32 if weights is WeightsMode.FLOAT32 else KVType.BF16,
+        kv_type=kv_type_of(args.kv_type, args.weights),
         n_ctx=min(args.ctx, model.spec.context_length),
         n_slots=args.slots,
     )

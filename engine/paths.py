@@ -11,7 +11,10 @@ from pathlib import Path
 
 import platformdirs
 
+from engine.config import MODELS_FOLDER
+from engine.errors import UserError
 from engine.files import user_path
+from engine.settings_file import SettingsFile
 
 _NAME = "baton"
 
@@ -46,9 +49,20 @@ def service_log() -> Path:
 
 
 def models_dir() -> Path:
-    """The model library: `$BATON_MODELS` where it is set, else a folder in the cache."""
-    given = os.environ.get("BATON_MODELS")
+    """The model library: `$BATON_MODELS` where it is set, else as the settings have it, else a folder in the cache."""
+    given = os.environ.get("BATON_MODELS") or _chosen_models_dir()
     return user_path(given) if given else cache_dir() / "models"
+
+
+def _chosen_models_dir() -> str:
+    """As the settings have it; nothing where that is no folder that there could be."""
+    try:
+        chosen: str = MODELS_FOLDER.from_plain(
+            SettingsFile(settings_file()).read()[0].get(MODELS_FOLDER.name)
+        )
+        return chosen
+    except UserError:
+        return ""
 
 
 def scratch_dir() -> Path:
@@ -64,6 +78,11 @@ def node_dir() -> Path:
 def peers_file() -> Path:
     """The computers that this one is paired with."""
     return config_dir() / "peers.json"
+
+
+def settings_file() -> Path:
+    """The settings that a user has made; engine/config.py says which there are."""
+    return config_dir() / "settings.json"
 
 
 def updates_file() -> Path:

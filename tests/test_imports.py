@@ -82,6 +82,7 @@ def test_what_must_not_need_torch_is_imported_where_torch_cannot_be() -> None:
         ["serve", "--help"],
         ["demo", "--help"],
         ["models", "list"],
+        ["config", "--help"],
         ["bench", "--help"],
     ],
     ids=" ".join,

@@ -9,6 +9,7 @@ from app.pages.server.page import ServerPage
 from app.pages.settings.page import SettingsPage
 from app.pages.telemetry.page import TelemetryPage
 from app.window import PageMaker
+from app.wizard.page import WizardPage
 
 PAGES: dict[str, tuple[str, str, PageMaker]] = {
     "chat": ("Chat", "chat", ChatPage),
@@ -17,4 +18,5 @@ PAGES: dict[str, tuple[str, str, PageMaker]] = {
     "models": ("Models", "models", ModelsPage),
     "server": ("Server", "server", ServerPage),
     "settings": ("Settings", "settings", SettingsPage),
+    "setup": ("", "", WizardPage),
 }

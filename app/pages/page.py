@@ -8,9 +8,13 @@ from app.context import Context
 
 
 class Page(QWidget):
-    """`title` stands in the top bar. `header` may give a widget for the bar's right side."""
+    """`title` stands in the top bar. `header` may give a widget for the bar's right side.
+
+    `fills_window`: while it is shown there is neither navigation nor bar.
+    """
 
     title = ""
+    fills_window = False
 
     def __init__(self, context: Context) -> None:
         super().__init__()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame
 
 from app.look.look import current_look
+from app.look.measures import MEDIUM, TINY
 from app.widgets.basics import Button, row
 
 
@@ -60,6 +61,9 @@ class Segments(QFrame):
             button = Button(text, kind="segment")
             button.setCheckable(True)
             button.setAccessibleName(f"{name}: {text}")
+            # The chosen one is bold, and nothing moves when another one is.
+            bold = QFontMetrics(current_look().font(strong=True))
+            button.setMinimumWidth(bold.horizontalAdvance(text) + 2 * MEDIUM + TINY)
             self._group.addButton(button, index)
             self.buttons.append(button)
         self.setLayout(row(*self.buttons, margin=2, spacing=2))

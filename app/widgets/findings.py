@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QDialog, QFrame, QHBoxLayout, QPlainTextEdit, QSiz
 from app.bridge import Job
 from app.context import Context
 from app.look.measures import HUGE, MEDIUM, SMALL, TINY
-from app.node.faults import AppError
+from app.node.faults import AppError, NodeRefused
 from app.node.link_report import Check, sentence
 from app.widgets.basics import Button, Card, Icon, Text, clear, column, row
 
@@ -87,7 +87,7 @@ class PlanDialog(QDialog):
         self._frame = QFrame()
         self._frame.setProperty("kind", "sunken")
         self._frame.setLayout(row(self._steps, margin=MEDIUM))
-        self._frame.setMinimumHeight(168)
+        self._frame.setMinimumHeight(120)
         self._notes = column(spacing=SMALL)
         self._close = Button(self.tr("Cancel"), self.reject)
         self._apply = Button(
@@ -167,12 +167,16 @@ class PlanDialog(QDialog):
             else self.tr("It is done. Test the cable once more to see it."),
             steps=answer["steps"],
         )
-        self._close.setText(self.tr("Close"))
         self.changed.emit()
 
     def _on_error(self, error: AppError) -> None:
-        self._say(str(error), tone="danger")
-        self._close.setText(self.tr("Close"))
+        if isinstance(error, NodeRefused) and error.code == "no_cable":
+            text = self.tr(
+                "No direct cable joins the two computers. Plug one in between their fastest ports."
+            )
+            self._say(text, tone="danger")
+        else:
+            self._say(sentence(str(error)), tone="danger")
 
     def _say(
         self, text: str, *, steps: Sequence[str] = (), can_apply: bool = False, tone: str = "soft"
@@ -184,4 +188,5 @@ class PlanDialog(QDialog):
         clear(self._notes)
         self._apply.setVisible(can_apply)
         self._apply.setEnabled(can_apply)
+        self._close.setText(self.tr("Cancel") if can_apply else self.tr("Close"))
         self.adjustSize()

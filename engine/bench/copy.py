@@ -22,6 +22,7 @@ import msgspec
 
 from engine.bench.ceiling import iperf3_gbps
 from engine.bench.couriers import LINKS, LOOPBACK, Link, opened
+from engine.bench.cpu_time import cpu_seconds
 from engine.config import Setting, add_flags
 from engine.errors import ProcessFailed
 from engine.handoff.courier_process import tls_environment
@@ -56,7 +57,8 @@ _BLOCK_BYTES = 16 << 20
 class CopyReport:
     """Medians over all rounds; rates in Gbit/s of the model's bytes, from the first until its digest is right.
 
-    `of_iperf3` is that of each round's two. `cpu_s_per_gb` is both processes' together, their start with it.
+    `of_iperf3` is that of each round's two. `cpu_s_per_gb` is both processes' together, without their start: from the
+    first bytes that came until both have ended.
     """
 
     bytes: int
@@ -131,7 +133,7 @@ def _write(path: Path, n_bytes: int) -> FileEntry:
 def _copy(
     link: Link, folder: Path, source: Path, entry: FileEntry, sender: Identity, receiver: Identity
 ) -> tuple[float, float]:
-    """Seconds of one copy, and of processor time of both ends."""
+    """Seconds of one copy, and of processor time of both ends for it."""
     landing = folder / "landing"
     receive = TransferJob(
         identity_dir=str(receiver.key_path.parent),
@@ -151,8 +153,10 @@ def _copy(
             dial=str(Address(host=link.decoder_host, port=int(port))),
         )
         with _end(link.enter_worker, send) as sending:
+            _said(receiving, "done_bytes")
+            started_s = cpu_seconds(receiving.pid) + cpu_seconds(sending.pid)
             took_s = _said(receiving, "took_s")
-            cpu_s = _cpu_s(receiving) + _cpu_s(sending)
+            cpu_s = _cpu_s(receiving) + _cpu_s(sending) - started_s
     (landing / entry.name).unlink()
     return took_s, cpu_s
 

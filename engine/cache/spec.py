@@ -31,6 +31,13 @@ class KVType(enum.StrEnum):
         return 4 if self is KVType.F32 else 2
 
 
+def kv_type_of(wanted: str, weights: str) -> KVType:
+    """The type of the setting `kv_type`; auto follows the setting `weights`."""
+    if wanted == "auto":
+        return KVType.F32 if weights == "float32" else KVType.BF16
+    return KVType(wanted)
+
+
 class LayerKind(enum.StrEnum):
     ATTENTION = "attention"
     WINDOW = "window"

@@ -55,6 +55,10 @@ COMMANDS = {
         module="engine.cli.node",
         help="run this computer's daemon: it finds the other computer and keeps engines and endpoint up",
     ),
+    "config": Command(
+        module="engine.cli.config",
+        help="show and change this computer's settings, whether its node runs or not",
+    ),
     "pair": Command(module="engine.cli.pair", help="join this computer with another one, by a code"),
     "chat": Command(module="engine.cli.chat", help="ask the running endpoint"),
     "status": Command(module="engine.cli.status", help="show what runs on this computer"),

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
 from engine.cli.log import log_to, log_to_stderr, tell
-from engine.errors import HostError, UserError
-from engine.paths import node_log, own_command, updates_file
+from engine.errors import HostError
+from engine.paths import node_log, own_command, settings_file, updates_file
+from engine.settings_file import SettingsFile
 
 if TYPE_CHECKING:
     from engine.node.daemon import Node
@@ -25,12 +26,7 @@ EXAMPLE = """\
   baton node --stop
 """
 
-SETTINGS = [
-    *(config.NODE_NAME, config.HOST, config.PORT, config.NODE_LISTEN_PORT, config.PRELOAD),
-    *(config.SLOTS, config.CTX, config.MEASURE, config.KEYRING, config.IDENTITY),
-    *(config.ROUTE, config.CODEC, config.CHUNK, config.PREFIX_CACHE, config.DATA_STREAMS),
-    *(config.WEIGHTS, config.DEVICE, config.THREADS),
-]
+SETTINGS = (*config.NODE_SETTINGS, config.IDENTITY)
 
 # From being told to end to the end of the engines and of what else is open; the rest is left to the system.
 _CLOSE_WITHIN_S = 2.6
@@ -40,7 +36,7 @@ _STOPS_WITHIN_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    config.add_flags(parser, SETTINGS)
+    config.add_flags(parser, SETTINGS, with_defaults=False)
     add_lifetime_flags(parser)
     parser.add_argument("--stop", action="store_true", help="end the node that runs, and its engines")
     parser.add_argument(
@@ -59,14 +55,6 @@ def run(args: argparse.Namespace) -> int:
         set_allowance(updates_file(), allowed=True)
     if args.exit_with_stdin:
         watch_stdin()
-    api_key = os.environ.get("BATON_API_KEY") or None
-    from engine.server.run import is_loopback
-
-    if not is_loopback(args.host) and api_key is None:
-        raise UserError(
-            f"--host {args.host} opens the endpoint to the network: set BATON_API_KEY to a secret that clients "
-            "must send"
-        )
     log_to_stderr()
 
     from engine.node.reporting.logs import node_log_handler, trim_stderr
@@ -75,11 +63,15 @@ def run(args: argparse.Namespace) -> int:
     trim_stderr(service_log())
     log_to(node_log_handler(node_log()))
 
-    from engine.node.daemon import Node, NodeOptions
+    from engine.node.daemon import Node
     from engine.node.heap import give_large_blocks_back
+    from engine.node.settings import NodeSettings
 
     give_large_blocks_back()
-    node = Node(NodeOptions.from_args(args, api_key=api_key))
+    flags = {
+        setting.name: getattr(args, setting.name) for setting in config.NODE_SETTINGS if setting.has_flag
+    }
+    node = Node(NodeSettings(SettingsFile(settings_file()), flags=flags, identity=args.identity))
     runner = _Runner(node, on_ready=lambda ready: _say_ready(args, ready))
     try:
         runner.run()

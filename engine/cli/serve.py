@@ -42,7 +42,7 @@ SETTINGS = [
     *(config.ROUTE, config.PREFIX_CACHE),
     *(config.PEER, config.LISTEN, config.TRUST, config.IDENTITY),
     *(config.CODEC, config.DATA_STREAMS),
-    *(config.WEIGHTS, config.DEVICE, config.THREADS),
+    *(config.KV_TYPE, config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
 # How often the worker is looked at, to say when it comes and goes.
@@ -289,9 +289,7 @@ def _api_key() -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    from engine.server.run import is_loopback
-
-    return is_loopback(host)
+    return config.is_loopback(host)
 
 
 def _print_event(**event: Any) -> None:

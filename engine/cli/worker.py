@@ -30,7 +30,7 @@ EXAMPLE = """\
 SETTINGS = [
     *(config.MODEL, config.LISTEN, config.DIAL, config.TRUST, config.IDENTITY, config.DATA_STREAMS),
     *(config.SLOTS, config.PREFILLS, config.PASS_TOKENS, config.PREFIX_CACHE),
-    *(config.CTX, config.WEIGHTS, config.DEVICE, config.THREADS),
+    *(config.CTX, config.KV_TYPE, config.WEIGHTS, config.DEVICE, config.THREADS),
 ]
 
 

@@ -87,7 +87,7 @@ def _cable(network: Network, local_host: str) -> str:
     if not cable.interface:
         raise UserError(
             f"no direct cable was found ({cable.reason}): plug it in, or name its interface with --interface"
-        )
+        ).worded("no_cable")
     return cable.interface
 
 

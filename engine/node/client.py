@@ -35,6 +35,10 @@ class NodeClient:
         with self._asking:
             return self._control.ask(path, body or {})
 
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        with self._asking:
+            return self._control.ask(path, body, method="PATCH")
+
     def delete(self, path: str) -> dict[str, Any]:
         with self._asking:
             return self._control.ask(path, None, method="DELETE")

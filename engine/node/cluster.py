@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine import config
+from engine.cache.spec import KVType
 from engine.errors import BatonError, PeerLost, ProtocolError
 from engine.handoff.target import Target
 from engine.handoff.transport import Address
@@ -64,8 +66,6 @@ class Cluster:
         *,
         prefiller_for: Callable[[LoadedEngine], PeerLink | None],
         digest_of: Callable[[str], Awaitable[str]],
-        n_ctx: int,
-        n_slots: int,
         is_paired: Callable[[str], bool],
         trust: TrustStore,
         on_change: Callable[[], None],
@@ -74,7 +74,6 @@ class Cluster:
         self._engines = engines
         self._prefiller_for = prefiller_for
         self._digest_of = digest_of
-        self._n_ctx, self._n_slots = n_ctx, n_slots
         self._is_paired = is_paired
         self._trust = trust
         self._on_change = on_change
@@ -175,11 +174,13 @@ class Cluster:
         self._trust.add_certificate(link.peer.certificate_der)
         self._note(join, f"{link.peer.name} is loading it")
         dial = None if link.is_dialled else await self._have_listen(engine, link)
+        kv_type = engine.settings[config.KV_TYPE]
         asked = StartPrefill(
             digest=join.digest,
             model=model_id[:MAX_NAME_CHARS],
-            n_ctx=self._n_ctx,
-            n_slots=self._n_slots,
+            n_ctx=engine.settings[config.CTX],
+            n_slots=engine.settings[config.SLOTS],
+            kv_type=None if kv_type == config.KV_TYPE.default else KVType(kv_type),
             dial=dial,
         )
         started = await link.call(START, asked, gives=Started, timeout_s=_START_TIMEOUT_S)

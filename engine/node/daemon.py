@@ -5,15 +5,12 @@ Each part knows only what it is given here. All of it is on one event loop; what
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,16 +18,18 @@ import psutil
 from starlette.routing import BaseRoute
 
 from engine import config
-from engine.errors import UnsupportedModel
+from engine.cache.spec import kv_type_of
+from engine.config import is_loopback
+from engine.errors import BatonError, UnsupportedModel, UserError
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
-from engine.link.permission import State as PermissionState
 from engine.node.agreeing.agreement import Agreement
 from engine.node.agreeing.measure import Measurements
 from engine.node.agreeing.reports import Reports
 from engine.node.agreeing.wishes import Wishes
+from engine.node.changes import Changes
 from engine.node.cluster import Cluster
-from engine.node.control import discovery, hub, pairing, permission, setup, status, updates, wake
+from engine.node.control import discovery, hub, pairing, permission, settings, setup, status, updates, wake
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
@@ -40,20 +39,23 @@ from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
 from engine.node.front import Front
 from engine.node.link_doctor import LinkDoctor
+from engine.node.model_list import ModelList
 from engine.node.models.copies import Copies
 from engine.node.models.downloads import Downloads
 from engine.node.models.elsewhere import kept_elsewhere
 from engine.node.models.hub_search import HubSearch
+from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
+from engine.node.notes import notes_of
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks, split_node_address
 from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL_MINOR, NodeHello
 from engine.node.presence import Place
+from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
-from engine.node.supervisor import State
 from engine.node.system.awake import Awake
 from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
@@ -63,70 +65,28 @@ from engine.node.trust.peers import PeerBook
 from engine.node.trust.secrets import Secrets
 from engine.node.workers import StartPrefill, Workers
 from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
-from engine.server.run import HttpServer, is_loopback
+from engine.server.run import HttpServer
 from engine.server.settings import ServerSettings
 from engine.version import baton_version
 from engine.wire.messages import Role
 
 log = logging.getLogger(__name__)
 
-# Of the engines that a node starts, and of those among them that decode.
-ENGINE_SETTINGS = (
-    *(config.IDENTITY, config.PREFIX_CACHE, config.DATA_STREAMS),
-    *(config.WEIGHTS, config.DEVICE, config.THREADS),
-)
-DECODE_SETTINGS = (config.ROUTE, config.CODEC, config.CHUNK)
-
 OnReady = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """What a node is started with. `engine_words` are flags of every engine, `decode_words` of those that decode."""
-
-    name: str
-    host: str
-    port: int
-    node_port: int
-    preload: str | None
-    n_ctx: int
-    n_slots: int
-    engine_words: tuple[str, ...]
-    decode_words: tuple[str, ...]
-    measures: bool
-    identity: str | None
-    use_keyring: bool
-    api_key: str | None
-
-    @classmethod
-    def from_args(cls, args: argparse.Namespace, *, api_key: str | None) -> NodeOptions:
-        return cls(
-            name=clean_name(args.name or platform.node()),
-            host=args.host,
-            port=args.port,
-            node_port=args.node_port,
-            preload=args.preload,
-            n_ctx=args.ctx,
-            n_slots=args.slots,
-            engine_words=config.words_of(args, ENGINE_SETTINGS),
-            decode_words=config.words_of(args, DECODE_SETTINGS),
-            measures=args.measure != "never",
-            identity=args.identity,
-            use_keyring=args.keyring != "never",
-            api_key=api_key,
-        )
 
 
 class Node:
     """`run` it once, on an event loop; `stop_soon` ends it from any thread."""
 
-    def __init__(self, options: NodeOptions) -> None:
-        self.options = options
+    def __init__(self, settings: NodeSettings) -> None:
+        self.settings = settings
         self.news = News()
         self._place = Place()
         self.is_to_start_anew = False
         self._stopping = asyncio.Event()
         self._announcing: set[asyncio.Future[None]] = set()
+        self._preload_fault = ""
+        self._token = secrets.token_urlsafe(32)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, on_ready: OnReady) -> None:
@@ -141,6 +101,15 @@ class Node:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def name(self) -> str:
+        """What this computer is called."""
+        return clean_name(self.settings.value(config.NODE_NAME) or platform.node())
+
+    def start_anew_soon(self) -> None:
+        """End, and be started again as it was, once what is being answered has been."""
+        asyncio.get_running_loop().call_soon(self._start_anew)
+
     def _start_anew(self) -> None:
         self.is_to_start_anew = True
         self.stop()
@@ -154,10 +123,10 @@ class Node:
 
     async def _run(self, on_ready: OnReady) -> None:
         await self._make()
-        options = self.options
-        token = secrets.token_urlsafe(32)
-        endpoint = HttpServer(self.front.build_app(), host=options.host, port=options.port)
-        control = HttpServer(build_control_app(self, token, _routes()))
+        endpoint = HttpServer(
+            self.front.build_app(), host=self.settings.host, port=self.settings.value(config.PORT)
+        )
+        control = HttpServer(build_control_app(self, self._token, _routes()))
         self.endpoint_url = endpoint.url
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
         parts = (
@@ -168,17 +137,17 @@ class Node:
             self._node_port = await self.links.start()
             for part in parts:
                 await part.start()
-            self._place.tell(port=control.port, token=token, endpoint=endpoint.url)
+            self._place.tell(port=control.port, token=self._token, endpoint=endpoint.url)
             on_ready(
                 {"port": control.port, **self._describe(), "peers": [peer.name for peer in self.peers.all()]}
             )
-            if options.preload is not None:
-                await self.engines.load(options.preload)
+            await self._preload()
             await self._stopping.wait()
         finally:
             endpoint.stop()
             control.stop()
             ends = await asyncio.gather(
+                self.changes.close(),
                 self.cluster.close(),
                 self.engines.close(),
                 self.workers.close(),
@@ -196,16 +165,21 @@ class Node:
 
     async def _make(self) -> None:
         """Make every part; nothing runs yet."""
-        options = self.options
-        key_secrets = Secrets(identity_dir(options.identity), use_keyring=options.use_keyring)
-        self.identity = await asyncio.to_thread(_settled_identity, options.identity, key_secrets)
-        self._key_note = key_secrets.note()
-        self._trust = TrustStore(identity_dir(options.identity))
+        settings = self.settings
+        self._secrets = settings.open_secrets()
+        self.identity = await asyncio.to_thread(_settled_identity, settings.identity, self._secrets)
+        await asyncio.to_thread(settings.recall, self._secrets)
+        _check_exposure(settings)
+        for fault in settings.faults():
+            log.warning("%s", fault)
+        self._key_note = self._secrets.note()
+        self._trust = TrustStore(identity_dir(settings.identity))
         self.offers = Offers()
         self.peers = PeerBook(peers_file())
         self._make_network()
         self._make_models()
         self._make_roles()
+        self._make_changes()
         self._offer()
         self._node_changed = self.news.add("node", self._describe)
         computer = msgspec.to_builtins(await asyncio.to_thread(read_computer))
@@ -215,10 +189,10 @@ class Node:
 
     def _make_network(self) -> None:
         """Who is there, who may come in, and what the cable is good for."""
-        options, add = self.options, self.news.add
+        add = self.news.add
         self.discovery = Discovery(
             node_id=self.identity.node_id,
-            name=options.name,
+            name=self.name,
             version=baton_version(),
             port=lambda: self._node_port,
             on_change=lambda: self._on_found(),
@@ -234,19 +208,19 @@ class Node:
                 baton=baton_version(),
                 node_id=self.identity.node_id,
                 instance=self.discovery.instance,
-                name=options.name,
+                name=self.name,
             ),
             addresses=self._addresses_of,
             offers=self.offers,
             on_change=self._on_links,
             on_link=self._on_link,
-            port=options.node_port,
+            port=self.settings.value(config.NODE_LISTEN_PORT),
         )
         self._links_changed = add("peers", self.links.snapshot)
         self.pairing = PairingPort(
             self.identity,
             self.peers,
-            name=options.name,
+            name=self.name,
             baton=baton_version(),
             node_port=lambda: self._node_port,
             found=self.discovery.found,
@@ -267,7 +241,7 @@ class Node:
             on_change=self._with_notes(add("permission", lambda: self.permission.snapshot())),
         )
         self.updates = Updates(
-            version=baton_version(), name=options.name, allowance=updates_file(), restart=self._start_anew
+            version=baton_version(), name=self.name, allowance=updates_file(), restart=self._start_anew
         )
         self.wake_on_lan = WakeOnLan(
             data_dir() / "wake.json",
@@ -280,14 +254,15 @@ class Node:
 
     def _make_models(self) -> None:
         """What there is to load, what is loaded, and what the two computers do together."""
-        options, add = self.options, self.news.add
+        settings, add = self.settings, self.news.add
+        own_words = () if settings.identity is None else (config.IDENTITY.flag, settings.identity)
         engine_key = secrets.token_urlsafe(32)
         environment = {**os.environ, **self.identity.environment()}
         self.shelf = Shelf(
             Folder(models_dir(), cache_dir() / "digests", kept_elsewhere),
             on_change=self._on_models,
             in_use=self._models_in_use,
-            needed_bytes=lambda model: model.needed_bytes(n_ctx=options.n_ctx, n_slots=options.n_slots),
+            needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
@@ -303,10 +278,8 @@ class Node:
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
-            words=[
-                *(*options.engine_words, *options.decode_words),
-                *("--slots", str(options.n_slots), "--ctx", str(options.n_ctx)),
-            ],
+            settings=lambda: settings.values(DECODE_SETTINGS),
+            words=own_words,
             environment={**environment, "BATON_API_KEY": engine_key},
             log_folder=log_dir(),
             on_change=self._on_engines,
@@ -315,10 +288,11 @@ class Node:
         self.workers = Workers(
             find=self._find_for_worker,
             make_room=self.engines.make_room,
-            name=options.name,
+            name=self.name,
             links=lambda: self.links,
             trust=self._trust,
-            words=options.engine_words,
+            settings=lambda: settings.values(PREFILL_SETTINGS),
+            words=own_words,
             environment=environment,
             log_folder=log_dir(),
             on_change=self._on_workers,
@@ -328,28 +302,28 @@ class Node:
             self.engines,
             prefiller_for=self._prefiller_for,
             digest_of=self._digest_of,
-            n_ctx=options.n_ctx,
-            n_slots=options.n_slots,
             is_paired=self._is_paired,
             trust=self._trust,
             on_change=add("joins", lambda: self.cluster.snapshot()),
         )
+        self._model_list = ModelList(self.shelf, self.engines)
         self.front = Front(
             self.engines,
-            settings=ServerSettings(api_key=options.api_key, check_host=is_loopback(options.host)),
+            settings=ServerSettings(check_host=is_loopback(settings.host)),
             engine_key=engine_key,
             decoder_of=self._decoder_of,
-            models=self._list_models,
+            models=self._model_list.entries,
             refresh=self.shelf.refresh,
-            problem_of=self._problem_of,
+            problem_of=self._model_list.problem_of,
+            keys=self._endpoint_keys,
         )
 
     def _make_roles(self) -> None:
         """Who prefills and who decodes."""
-        options, node_id = self.options, self.identity.node_id
-        reports = Reports(
+        settings, node_id = self.settings, self.identity.node_id
+        self._reports = reports = Reports(
             node_id,
-            options.name,
+            self.name,
             self.shelf,
             Measurements(cache_dir() / "measured", device="auto", version=baton_version()),
             link_bytes_per_s=self._link_bytes_per_s,
@@ -366,12 +340,52 @@ class Node:
             reports,
             self.wishes,
             links=self.links.all,
-            n_ctx=options.n_ctx,
-            n_slots=options.n_slots,
+            n_ctx=settings.value(config.CTX),
+            n_slots=settings.value(config.SLOTS),
             has_time_for=self._has_time_for,
             on_change=self._on_roles,
         )
         self._roles_changed = self.news.add("roles", self.agreement.snapshot)
+
+    def _make_changes(self) -> None:
+        """How settings are changed while the node runs."""
+        self.changes = Changes(
+            self.settings,
+            self._secrets,
+            self.engines,
+            self.workers,
+            apply=self._apply_settings,
+            on_change=self._with_notes(self.news.add("settings", lambda: self.changes.snapshot())),
+        )
+
+    async def _apply_settings(self) -> None:
+        """Have the parts follow what can be followed while they run."""
+        self._models_changed()
+        self._stay_awake()
+        self.agreement.set_size(
+            n_ctx=self.settings.value(config.CTX), n_slots=self.settings.value(config.SLOTS)
+        )
+        if self.name != self.pairing.name:
+            await self._rename(self.name)
+
+    async def _rename(self, name: str) -> None:
+        """Call this computer so from now on, here and where it is known."""
+        self.pairing.name = self.workers.name = self._reports.name = self.updates.name = name
+        self.links.set_name(name)
+        self.peers.tell_name(name, self.links.all())
+        await self.discovery.set_name(name)
+
+    async def _preload(self) -> None:
+        """Load what is to be there from the start; a node without that model is of use all the same."""
+        wanted = self.settings.value(config.PRELOAD)
+        if wanted is None:
+            return
+        try:
+            await self.engines.load(wanted)
+        except BatonError as error:
+            self._preload_fault = f"{wanted} was to be loaded at the start, and was not: {error}"
+            log.warning("%s", self._preload_fault)
+            self._node_changed()
 
     def _offer(self) -> None:
         """What paired computers may ask of this one."""
@@ -445,14 +459,25 @@ class Node:
     def _on_engines(self) -> None:
         self._engines_changed()
         self.cluster.look_again()
+        self.changes.look_again()
+        if self._preload_fault and self.engines.get(self.settings.value(config.PRELOAD) or "") is not None:
+            self._preload_fault = ""
+            self._node_changed()
         self._stay_awake()
 
     def _on_workers(self) -> None:
         self._workers_changed()
+        self.changes.look_again()
         self._stay_awake()
 
+    def _endpoint_keys(self) -> tuple[str, ...]:
+        """What the endpoint takes for a key, if it wants one: commands of this user send the node's token."""
+        key = self.settings.api_key
+        return () if key is None else (key, self._token)
+
     def _stay_awake(self) -> None:
-        self.awake.serve(sorted(self._models_in_use()))
+        may_stay = self.settings.value(config.KEEP_AWAKE) != "never"
+        self.awake.serve(sorted(self._models_in_use()) if may_stay else ())
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
@@ -481,8 +506,9 @@ class Node:
         model = self.shelf.find(model_id)
         if model.problem:
             raise UnsupportedModel(f"{model_id}: {model.problem}")
-        options = self.options
-        return _as_file(model, n_ctx=options.n_ctx, n_slots=options.n_slots)
+        return _as_file(
+            model, n_ctx=self.settings.value(config.CTX), n_slots=self.settings.value(config.SLOTS)
+        )
 
     async def _find_for_worker(self, asked: StartPrefill) -> ModelFile | None:
         await self.shelf.refresh()
@@ -500,36 +526,16 @@ class Node:
     async def _read_digest(self, model: LocalModel) -> str:
         return digest_of_parts(await self.shelf.digests(model))
 
-    def _list_models(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": model.model_id,
-                "object": "model",
-                "created": _changed_at(model.path),
-                "owned_by": "baton",
-                "status": self._model_status(model.model_id),
-                "meta": {
-                    "size": model.size_bytes,
-                    "n_params": model.n_params,
-                    "n_ctx_train": model.n_ctx_train,
-                },
-            }
-            for model in self.shelf.models
-            if not model.problem
-        ]
+    def inspect(self, model: LocalModel) -> dict[str, Any]:
+        """What a model's file holds, and what it takes as it would be loaded. Reads its header."""
+        value = self.settings.value
+        kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
+        return inspect_model(model, n_ctx=value(config.CTX), n_slots=value(config.SLOTS), kv_type=kv_type)
 
-    def _problem_of(self, name: str) -> str:
-        return next((model.problem for model in self.shelf.models if model.model_id == name), "")
-
-    def _model_status(self, model_id: str) -> dict[str, Any]:
-        engine = self.engines.get(model_id)
-        if engine is None:
-            return {"value": "unloaded"}
-        if engine.is_ready:
-            return {"value": "loaded"}
-        if engine.process.state is State.FAILED:
-            return {"value": "failed", "failed": True, "message": str(engine.process.failure())}
-        return {"value": "loading", "progress": engine.progress}
+    def _needed_bytes(self, model: LocalModel, *, n_slots: int) -> int:
+        value = self.settings.value
+        kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
+        return model.needed_bytes(n_ctx=value(config.CTX), n_slots=n_slots, kv_type=kv_type)
 
     # roles
 
@@ -560,37 +566,27 @@ class Node:
     def _has_time_for(self, model: LocalModel) -> bool:
         """Whether nobody waits for an answer, and the model has room beside those that are loaded."""
         is_busy = any(engine.n_active or not engine.is_ready for engine in self.engines.all())
-        needed = model.needed_bytes(n_ctx=self.options.n_ctx, n_slots=1)
-        return self.options.measures and not is_busy and needed < _memory().available_bytes
+        measures = self.settings.value(config.MEASURE) != "never"
+        needed = self._needed_bytes(model, n_slots=1)
+        return measures and not is_busy and needed < _memory().available_bytes
 
     # what others are told
 
     def _describe(self) -> dict[str, Any]:
         return {
             "node_id": self.identity.node_id,
-            "name": self.options.name,
+            "name": self.name,
             "baton": baton_version(),
             "fingerprint": self.identity.fingerprint,
             "endpoint": self.endpoint_url,
             "pid": os.getpid(),
-            "notes": [note for note in self._notes() if note],
+            "notes": notes_of(
+                (self.peers.fault, self._key_note, *self.settings.faults(), self._preload_fault),
+                twins=self.discovery.twins(),
+                permission=self.permission.snapshot(),
+                awake=self.awake.snapshot(),
+            ),
         }
-
-    def _notes(self) -> Iterator[str]:
-        """What its user should know, a sentence each."""
-        yield self.peers.fault
-        yield self._key_note
-        for twin in self.discovery.twins():
-            yield (
-                f"another computer, {twin.name}, says that it is this one, as a copy of its disk would: if it is one, "
-                "end the node on one of the two, run `baton pair renew` there, start it again, and pair it anew; if it "
-                "is none, somebody on this network pretends to be, and gets nothing by it"
-            )
-        permission = self.permission.snapshot()
-        if permission["state"] in (PermissionState.DENIED.value, PermissionState.UNDETERMINED.value):
-            yield permission["sentence"]
-        awake = self.awake.snapshot()
-        yield f"kept from sleeping, as {awake['why']}" if awake["held"] else awake["note"]
 
     def describe(self) -> dict[str, Any]:
         """This computer at a glance."""
@@ -608,7 +604,19 @@ class Node:
 
 def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
-    parts = (status, pairing, discovery, permission, link_control, models_control, hub, wake, updates, setup)
+    parts = (
+        status,
+        pairing,
+        discovery,
+        permission,
+        link_control,
+        models_control,
+        hub,
+        wake,
+        updates,
+        settings,
+        setup,
+    )
     return [route for part in parts for route in part.routes()]
 
 
@@ -625,12 +633,13 @@ def _as_file(model: LocalModel, *, n_ctx: int, n_slots: int, device_bytes: int =
     )
 
 
-def _changed_at(path: Path) -> int:
-    """Of a file that may be gone since it was looked at."""
-    try:
-        return int(path.stat().st_mtime)
-    except OSError:
-        return 0
+def _check_exposure(settings: NodeSettings) -> None:
+    """Raises UserError where a flag opens the endpoint to anybody."""
+    if not is_loopback(settings.host) and settings.api_key is None:
+        raise UserError(
+            f"{config.HOST.flag} {settings.host} opens the endpoint to the network: set a key that clients must send "
+            f"(baton config set {config.API_KEY.name} --new), or {config.API_KEY.environment}"
+        )
 
 
 def _memory() -> Memory:

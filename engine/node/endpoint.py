@@ -1,18 +1,22 @@
 """A client of Baton's own OpenAI endpoint, as the command line needs it. Knows HTTP and nothing of the engine.
 
-Made of the standard library alone, so that commands which only ask something answer at once.
+It imports nothing heavy, so that commands which only ask something answer at once.
 """
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
+from engine.config import is_loopback
 from engine.errors import HostError, InvalidRequest, UserError
+from engine.node.presence import find_node
 
 # Between two parts of an answer; the endpoint says something every second, even while a prompt is prefilled.
 READ_TIMEOUT_S = 60.0
@@ -47,7 +51,10 @@ class ModelLoading(HostError):
 
 
 class Endpoint:
-    """The endpoint at host and port. `key` is sent, or `$BATON_API_KEY` where that is set; UserError for port 0."""
+    """The endpoint at host and port; UserError for port 0.
+
+    `key` is sent, or `$BATON_API_KEY` where that is set, or the token of this user's node where that one answers there.
+    """
 
     def __init__(self, host: str, port: int, key: str | None = None) -> None:
         if port == 0:
@@ -61,7 +68,17 @@ class Endpoint:
 
     @property
     def key(self) -> str | None:
-        return self._key or os.environ.get("BATON_API_KEY")
+        return self._key or os.environ.get("BATON_API_KEY") or self._token
+
+    @functools.cached_property
+    def _token(self) -> str | None:
+        if not is_loopback(self.host):
+            return None
+        try:
+            node = find_node()
+        except UserError:
+            return None
+        return node.token if urlsplit(node.endpoint).port == self.port else None
 
     @property
     def url(self) -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import OutOfMemory
+from engine.config import Setting, words_of
+from engine.errors import BatonError, OutOfMemory
 from engine.handoff.target import Target
 from engine.node.reporting.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
@@ -39,6 +40,9 @@ _BUSY_RETRY_S = 5.0
 
 # The system and other programs keep this share of the memory.
 _KEPT_FREE_SHARE = 0.05
+
+# The largest models take minutes to load from a slow disk.
+_LOAD_TIMEOUT_S = 600.0
 
 # What is said to an engine of its worker.
 _WORKER = "worker"
@@ -73,11 +77,14 @@ class LoadedEngine:
         model: ModelFile,
         process: EngineProcess,
         *,
+        settings: Mapping[Setting, Any],
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`settings` are those that it was started with."""
         self.model = model
         self.process = process
+        self.settings = settings
         self.progress = 0.0
         self.n_active = 0
         self.used_at = time.time()
@@ -86,6 +93,9 @@ class LoadedEngine:
         self._on_change = on_change
         self._clock = clock
         self._stays_until_s = clock() + STAYS_S
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._left: asyncio.Event | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -116,14 +126,40 @@ class LoadedEngine:
         self.stay(retry_after_s)
         return StillLoading(self.model.model_id, self.progress, retry_after_s=retry_after_s)
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it ends when the answers that run have ended."""
+        return self._left is not None
+
+    async def leave(self) -> None:
+        """Begin no answer any more, and wait for the end of those that run."""
+        self._left = self._left or asyncio.Event()
+        self._on_change()
+        await self._idle.wait()
+
+    def has_left(self) -> None:
+        """Its successor is there, or there will be none."""
+        if self._left is not None:
+            self._left.set()
+
+    async def until_left(self, timeout_s: float) -> None:
+        """Wait, no longer than that, for `has_left`."""
+        if self._left is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._left.wait()
+
     @contextlib.contextmanager
     def in_use(self) -> Iterator[LoadedEngine]:
         self.n_active += 1
+        self._idle.clear()
         try:
             self._on_change()
             yield self
         finally:
             self.n_active -= 1
+            if self.n_active == 0:
+                self._idle.set()
             self.used_at = time.time()
             self._on_change()
 
@@ -139,6 +175,7 @@ class LoadedEngine:
             "model": self.model.model_id,
             "progress": 1.0 if self.is_ready else self.progress,
             "active": self.n_active,
+            "leaving": self.is_leaving,
             "used_at": self.used_at,
             "needed_bytes": self.model.needed_bytes,
             "worker": self.worker,
@@ -154,15 +191,20 @@ class Engines:
         *,
         find: Callable[[str], Awaitable[ModelFile]],
         memory: Callable[[], Memory],
-        words: Sequence[str],
+        settings: Callable[[], Mapping[Setting, Any]],
         environment: Mapping[str, str],
         log_folder: Path,
         on_change: Callable[[], None],
+        words: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`find` gives a model of this computer, or raises ModelNotFound; `words` are the flags of every engine."""
+        """`find` gives a model of this computer, or raises ModelNotFound.
+
+        `settings` are those of an engine that is started now; `words` are flags beside them.
+        """
         self._find = find
         self._memory = memory
+        self._settings = settings
         self._words = tuple(words)
         self._environment = environment
         self._log_folder = log_folder
@@ -179,7 +221,7 @@ class Engines:
 
     def latest(self) -> LoadedEngine | None:
         """The one that was used last, of those that are ready."""
-        ready = [engine for engine in self._engines.values() if engine.is_ready]
+        ready = [engine for engine in self._engines.values() if engine.is_ready and not engine.is_leaving]
         return max(ready, key=lambda engine: engine.used_at, default=None)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -192,6 +234,11 @@ class Engines:
         are in use or were just loaded leave no room, or ProcessFailed with the reason why it cannot be loaded.
         """
         engine = await self.load(model_id)
+        if engine.is_leaving:
+            await engine.until_left(wait_s)
+            engine = await self.load(model_id)
+            if engine.is_leaving:
+                raise engine.still_loading()
         if not engine.is_ready:
             await engine.process.until_settled(wait_s)
         if engine.is_ready:
@@ -221,6 +268,34 @@ class Engines:
             self._on_change()
             return engine
 
+    def outdated(self) -> list[LoadedEngine]:
+        """Those that were started with other settings than hold now."""
+        now = self._settings()
+        return [engine for engine in self._engines.values() if engine.settings != now]
+
+    async def reload(self, engine: LoadedEngine) -> None:
+        """Load the engine's model anew, once its answers have ended; who asks meanwhile waits. Raises as `load`."""
+        try:
+            await engine.leave()
+            if self._engines.get(engine.model.model_id) is not engine:
+                return
+            await self.unload(engine.model.model_id)
+            successor = await self.load(engine.model.model_id)
+        finally:
+            engine.has_left()
+        await successor.process.until_tried(_LOAD_TIMEOUT_S)
+
+    async def reload_outdated(self) -> str:
+        """As `reload`, one after the other; what went wrong, or nothing."""
+        faults = []
+        for engine in self.outdated():
+            try:
+                await self.reload(engine)
+            except BatonError as error:
+                log.warning("%s could not be loaded anew: %s", engine.model.model_id, error)
+                faults.append(f"{engine.model.model_id} could not be loaded anew: {error}")
+        return "; ".join(faults)
+
     async def unload(self, model_id: str) -> bool:
         """End a model's engine; whether there was one."""
         engine = self._engines.pop(model_id, None)
@@ -236,15 +311,17 @@ class Engines:
 
     def _new(self, model: ModelFile) -> LoadedEngine:
         engine: LoadedEngine
+        settings = self._settings()
+        words = [*words_of(settings), *self._words]
         process = EngineProcess(
             model.model_id,
-            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *self._words],
+            ["serve", "--model", str(model.path), "--port", "0", "--peer", "-", "--progress", *words],
             log=RotatingLog(engine_log(self._log_folder, "serve", model.model_id)),
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,
         )
-        engine = LoadedEngine(model, process, on_change=self._on_change, clock=self._clock)
+        engine = LoadedEngine(model, process, settings=settings, on_change=self._on_change, clock=self._clock)
         process.tell(_WORKER, engine.target.line())
         return engine
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -111,10 +111,12 @@ class Front:
         models: Callable[[], list[dict[str, Any]]],
         refresh: Callable[[], Awaitable[None]],
         problem_of: Callable[[str], str],
+        keys: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """`models` are those on this computer, as the endpoint lists them; `refresh` looks what there is now.
 
-        `problem_of(name)` is why a model that is there is not among them.
+        `problem_of(name)` is why a model that is there is not among them. `keys` are the keys that are taken now, in
+        place of that of `settings`.
         """
         self._engines = engines
         self._settings = settings
@@ -122,6 +124,7 @@ class Front:
         self._list = models
         self._refresh = refresh
         self._problem_of = problem_of
+        self._keys = keys
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -143,7 +146,7 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings)],
+            middleware=[Middleware(Guard, settings=self._settings, keys=self._keys)],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()
@@ -230,7 +233,8 @@ class Front:
             ask.method, engine.url + ask.path, content=ask.body, headers=ask.headers
         )
         with contextlib.ExitStack() as using:
-            using.enter_context(engine.in_use())
+            if ask.method == "POST":  # who only looks at an engine keeps it from nothing
+                using.enter_context(engine.in_use())
             response = await self._client.send(request, stream=True)
             return _EngineAnswer(engine, response, using.pop_all())
 

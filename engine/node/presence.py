@@ -108,14 +108,17 @@ class Place:
 def find_node(folder: Path | None = None) -> NodeNote:
     """The note of the node that runs. Raises NoNode."""
     folder = folder or node_dir()
-    none = NoNode("no node runs on this computer: start one with `baton node`")
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=NodeNote)
     except (OSError, msgspec.MsgspecError):
-        raise none from None
+        raise _no_node() from None
     if _is_free(folder):
-        raise none
+        raise _no_node()
     return note
+
+
+def _no_node() -> NoNode:
+    return NoNode("no node runs on this computer: start one with `baton node`")
 
 
 def _is_free(folder: Path) -> bool:

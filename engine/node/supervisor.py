@@ -172,6 +172,18 @@ class EngineProcess:
         self._stopping = True
         await to_its_end(self._stop())
 
+    async def start_anew(self) -> None:
+        """End the process, and start it again with `words` as they are now; returns when that has begun."""
+        n_starts, process = self.n_starts, self._process
+        if self._keeper is None or self._keeper.done():
+            self.start()
+            return
+        if process is not None and process.returncode is None:
+            self._hung = "it was ended to be started anew, with other settings"
+            await end_process(process)
+        over = (State.FAILED, State.STOPPED)
+        await self._until(lambda: self.n_starts > n_starts or self.state in over, LONGEST_WAIT_S + _GRACE_S)
+
     async def _stop(self) -> None:
         if self._keeper is None:
             return

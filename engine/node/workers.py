@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from engine import config
+from engine.cache.spec import KVType
+from engine.config import Setting, words_of
 from engine.errors import BatonError, ModelNotFound, PeerRefused
 from engine.handoff.transport import Address
 from engine.node.engines import ModelFile
@@ -39,13 +41,17 @@ _MAX_SLOTS = config.SLOTS.maximum or 1
 
 
 class StartPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A decode engine wants a worker with the model of this digest. `dial` is the port where it waits for its call."""
+    """A decode engine wants a worker with the model of this digest. `dial` is the port where it waits for its call.
+
+    `kv_type` is how its cache is kept, where that was chosen.
+    """
 
     digest: Digest
     model: Name
     n_ctx: Annotated[int, Meta(ge=16, le=_MAX_CTX)]
     n_slots: Annotated[int, Meta(ge=1, le=_MAX_SLOTS)]
     dial: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    kv_type: KVType | None = None
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +72,7 @@ class _Worker:
     model: ModelFile
     asked_by: PeerLink
     process: EngineProcess
+    settings: Mapping[Setting, Any]
     link: dict[str, Any]
     ending: asyncio.TimerHandle | None = None
 
@@ -92,20 +99,23 @@ class Workers:
         name: str,
         links: Callable[[], PeerLinks],
         trust: TrustStore,
-        words: Sequence[str],
+        settings: Callable[[], Mapping[Setting, Any]],
         environment: Mapping[str, str],
         log_folder: Path,
         on_change: Callable[[], None],
+        words: Sequence[str] = (),
     ) -> None:
         """`find` gives this computer's model with the digest that is asked for, if there is one.
 
-        `name` is what this computer is called, and `words` are the flags that every worker gets.
+        `name` is what this computer is called. `settings` are those of a worker that is started now; `words` are flags
+        beside them.
         """
         self._find = find
         self._make_room = make_room
-        self._name = name
+        self.name = name
         self._links = links
         self._trust = trust
+        self._settings = settings
         self._words = tuple(words)
         self._environment = environment
         self._log_folder = log_folder
@@ -139,6 +149,21 @@ class Workers:
         """What is loaded for others, by this computer's ids."""
         return {worker.model.model_id for worker in self._workers.values()}
 
+    def outdated_settings(self) -> list[Mapping[Setting, Any]]:
+        """The settings of those that were started with others than hold now."""
+        now = self._settings()
+        return [worker.settings for worker in self._workers.values() if worker.settings != now]
+
+    async def reload_outdated(self) -> None:
+        """Start those anew, one after the other. What they prefill just now is prefilled where it is decoded."""
+        for worker in list(self._workers.values()):
+            if worker.settings != self._settings():
+                worker.settings = self._settings()
+                meeting = worker.process.words[-2:]
+                worker.process.words = (*self._words_of(worker), *meeting)
+                await worker.process.start_anew()
+                await worker.process.until_tried(_LOAD_TIMEOUT_S)
+
     async def _start(self, link: PeerLink, asked: StartPrefill) -> Started:
         """Have a worker ready. Raises ModelNotFound, or PeerRefused with the reason why there is none."""
         async with self._starting:
@@ -161,13 +186,13 @@ class Workers:
         model = await self._find(asked)
         if model is None:
             raise ModelNotFound(
-                f"{asked.model} is not on {self._name}, or another version of it is: copy it there with "
+                f"{asked.model} is not on {self.name}, or another version of it is: copy it there with "
                 f"`baton models send {asked.model}`"
             )
         try:
             await self._make_room(model, beside_bytes=self._to_come_bytes())
         except BatonError as error:
-            raise PeerRefused(f"{self._name} has no room for it: {error}") from error
+            raise PeerRefused(f"{self.name} has no room for it: {error}") from error
         # To look for a model takes minutes at times, in which the other computer may have been unpaired.
         if not link.is_open:
             raise link.reason
@@ -210,14 +235,14 @@ class Workers:
 
     def _new(self, link: PeerLink, asked: StartPrefill, model: ModelFile) -> _Worker:
         self._trust.add_certificate(link.peer.certificate_der)
-        words = ["worker", "--model", str(model.path), "--trust", link.peer.fingerprint, *self._words]
-        words += ["--ctx", str(asked.n_ctx), "--slots", str(asked.n_slots)]
         if asked.dial is not None:
-            words += ["--dial", str(Address(host=link.remote_host, port=asked.dial))]
+            meeting = ["--dial", str(Address(host=link.remote_host, port=asked.dial))]
+        else:
+            meeting = _listening(link.local_host, _free_port(link.local_host))
         worker: _Worker
         process = EngineProcess(
             f"{model.model_id} for {link.peer.name}",
-            [*words, *([] if asked.dial else _listening(link.local_host, _free_port(link.local_host)))],
+            meeting,
             log=RotatingLog(engine_log(self._log_folder, "worker", model.model_id)),
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
@@ -231,16 +256,41 @@ class Workers:
             model=model,
             asked_by=link,
             process=process,
+            settings=self._settings(),
             link={},
         )
+        process.words = (*self._words_of(worker), *meeting)
         return worker
+
+    def _words_of(self, worker: _Worker) -> list[str]:
+        """All but how the two computers meet."""
+        asked = worker.asked
+        own = {
+            **worker.settings,
+            config.CTX: asked.n_ctx,
+            config.SLOTS: asked.n_slots,
+            config.KV_TYPE: asked.kv_type,
+        }
+        if (
+            own.get(config.PREFILLS) is not None
+        ):  # each prompt needs room in the cache, of which the other end decides
+            own[config.PREFILLS] = min(own[config.PREFILLS], asked.n_slots)
+        fingerprint = worker.asked_by.peer.fingerprint
+        return [
+            "worker",
+            "--model",
+            str(worker.model.path),
+            "--trust",
+            fingerprint,
+            *words_of(own),
+            *self._words,
+        ]
 
     def _on_state(self, worker: _Worker, host: str) -> None:
         process = worker.process
         if process.state is State.READY and worker.asked.dial is None and process.port is not None:
             # The decode engine goes on calling the same port, whatever becomes of this process.
-            kept = process.words[: process.words.index("--listen")]
-            process.words = (*kept, *_listening(host, process.port))
+            process.words = (*process.words[:-2], *_listening(host, process.port))
         if process.state is not State.READY:
             worker.link = {}
         self._on_change()

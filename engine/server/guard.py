@@ -7,6 +7,7 @@ DNS rebinding, the Host. Loopback is a network too.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,13 +22,22 @@ OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
 
 class Guard:
-    """ASGI middleware in front of everything; `open_paths` need no key."""
+    """ASGI middleware in front of everything; `open_paths` need no key.
+
+    `keys` are those that are taken at each request, in place of that of `settings`; with none of them no key is needed.
+    """
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, open_paths: frozenset[str] = OPEN_PATHS
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: frozenset[str] = OPEN_PATHS,
+        keys: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self._app = app
         self._open_paths = open_paths
+        own_keys = () if settings.api_key is None else (settings.api_key,)
+        self._keys = keys or (lambda: own_keys)
         self._settings = settings
         self._hosts = _LOOPBACK_NAMES | {name.lower() for name in settings.allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
@@ -74,12 +84,12 @@ class Guard:
             return False
 
     def _check_key(self, path: str, headers: Headers) -> None:
-        key = self._settings.api_key
-        if key is None or path in self._open_paths:
+        keys = self._keys()
+        if not keys or path in self._open_paths:
             return
         given = headers.get("authorization", "").removeprefix("Bearer ").strip()
         given = given or headers.get("x-api-key", "")
-        if not secrets.compare_digest(given.encode(), key.encode()):
+        if not any([secrets.compare_digest(given.encode(), key.encode()) for key in keys]):
             raise Refused(
                 "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
                 status=401,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import signal
 import socket
 import sys
@@ -78,16 +77,6 @@ def serve(
 ) -> None:
     """Serve `app` until a signal; see HttpServer."""
     HttpServer(app, host=host, port=port).run(on_ready)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this computer only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Server(uvicorn.Server):

@@ -146,3 +146,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_a_fingerprint_may_be_written_with_colons_and_in_capitals() -> None:
     assert config.TRUST.parse(":".join(["AB"] * 32)) == ":".join(["AB"] * 32)
+
+
+def test_which_addresses_are_loopback() -> None:
+    assert all(config.is_loopback(host) for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"))
+    assert not any(config.is_loopback(host) for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"))

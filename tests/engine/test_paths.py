@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,18 @@ def test_files_where_it_is_started_are_no_modules_of_it(tmp_path: Path) -> None:
 def test_in_a_bundle_the_executable_needs_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/Applications/Baton.app/Contents/MacOS/Baton")
     assert paths.own_command() == ["/Applications/Baton.app/Contents/MacOS/Baton"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "folder"),
+    [("/elsewhere", "/elsewhere"), ("elsewhere", None), (7, None), ("~nobody-of-that-name/x", None)],
+)
+def test_the_models_lie_where_the_settings_have_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: object, folder: str | None
+) -> None:
+    monkeypatch.setattr(paths, "config_dir", lambda: tmp_path)
+    monkeypatch.delenv("BATON_MODELS", raising=False)
+    paths.settings_file().write_text(json.dumps({"models": chosen}))
+    assert paths.models_dir() == (Path(folder) if folder else paths.cache_dir() / "models")
+    monkeypatch.setenv("BATON_MODELS", "/first")
+    assert paths.models_dir() == Path("/first")

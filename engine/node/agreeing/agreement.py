@@ -96,6 +96,11 @@ class Agreement:
             link.tell(_CHANGED)
         self._on_change()
 
+    def set_size(self, *, n_ctx: int, n_slots: int) -> None:
+        """Engines are started with other room from now on."""
+        self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._woken.set()
+
     async def measure(self, model: LocalModel) -> Measurement:
         """As `Reports.measure`; roles follow."""
         found = await self._reports.measure(model)

@@ -42,7 +42,7 @@ class Reports:
         link_bytes_per_s: Callable[[str], float | None],
     ) -> None:
         self._node_id = node_id
-        self._name = name
+        self.name = name
         self._shelf = shelf
         self._measurements = measurements
         self._link_bytes_per_s = link_bytes_per_s
@@ -67,7 +67,7 @@ class Reports:
         model = self._model(about.digest)
         return Report(
             node_id=self._node_id,
-            name=self._name,
+            name=self.name,
             memory_bytes=psutil.virtual_memory().total,
             has_model=model is not None,
             needed_bytes=model.needed_bytes(n_ctx=about.n_ctx, n_slots=about.n_slots) if model else 0,

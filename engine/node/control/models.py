@@ -20,7 +20,6 @@ from engine.node.control.status import ask, memory_told
 from engine.node.models.catalogue import find_model as find_entry
 from engine.node.models.catalogue import load_catalogue
 from engine.node.models.hub_models import parse_hub_name
-from engine.node.models.inspection import inspect_model
 from engine.node.models.library import Library
 from engine.node.models.model_folder import ToldModel
 from engine.node.peering.peer_link import PeerLink
@@ -118,10 +117,7 @@ async def _inspect(request: Request) -> Response:
     node = request.app.state.node
     await node.shelf.refresh()
     model = node.shelf.find(request.path_params["model"])
-    told = await asyncio.to_thread(
-        inspect_model, model, n_ctx=node.options.n_ctx, n_slots=node.options.n_slots
-    )
-    return JSONResponse(told)
+    return JSONResponse(await asyncio.to_thread(node.inspect, model))
 
 
 async def _catalogue(request: Request) -> Response:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from engine.cache.spec import KVType
 from engine.gguf.mix import quantization, type_bytes
 from engine.gguf.reader import GGUFFile
 from engine.node.models.model_folder import LocalModel
@@ -33,7 +34,7 @@ def inspect_file(path: Path) -> dict[str, Any]:
         }
 
 
-def inspect_model(model: LocalModel, *, n_ctx: int, n_slots: int) -> dict[str, Any]:
+def inspect_model(model: LocalModel, *, n_ctx: int, n_slots: int, kv_type: KVType) -> dict[str, Any]:
     """`inspect_file`, and what the model takes here; `measures` is None where Baton cannot run it."""
     spec = model.spec
     measures = None
@@ -49,10 +50,10 @@ def inspect_model(model: LocalModel, *, n_ctx: int, n_slots: int) -> dict[str, A
             "n_ctx_train": spec.context_length,
             "n_ctx": context,
             "n_slots": n_slots,
-            "kv_bytes_per_token": model.kv_bytes_per_token(),
+            "kv_bytes_per_token": model.kv_bytes_per_token(kv_type=kv_type),
             "weight_bytes": model.weight_bytes,
-            "cache_bytes": model.cache_bytes(n_ctx=n_ctx, n_slots=n_slots),
-            "needed_bytes": model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots),
+            "cache_bytes": model.cache_bytes(n_ctx=n_ctx, n_slots=n_slots, kv_type=kv_type),
+            "needed_bytes": model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots, kv_type=kv_type),
         }
     return {
         "id": model.model_id,

@@ -64,27 +64,28 @@ class LocalModel:
     spec: ModelSpec | None = None
     weight_bytes: int = 0
 
-    def needed_bytes(self, *, n_ctx: int, n_slots: int) -> int:
+    def needed_bytes(self, *, n_ctx: int, n_slots: int, kv_type: KVType = KVType.BF16) -> int:
         """Memory that an engine takes with so many slots: the weights as they are in the file, and the cache.
 
         A dense copy of the weights, for prefill, is made only where there is room for it. 0 for one that cannot be run.
         """
         if self.spec is None:
             return 0
-        return self.weight_bytes + self.cache_bytes(n_ctx=n_ctx, n_slots=n_slots) + ENGINE_BYTES
+        cache_bytes = self.cache_bytes(n_ctx=n_ctx, n_slots=n_slots, kv_type=kv_type)
+        return self.weight_bytes + cache_bytes + ENGINE_BYTES
 
-    def cache_bytes(self, *, n_ctx: int, n_slots: int) -> int:
+    def cache_bytes(self, *, n_ctx: int, n_slots: int, kv_type: KVType = KVType.BF16) -> int:
         """Of that, what the slots take; 0 for one that cannot be run."""
         if self.spec is None:
             return 0
         n_ctx = min(n_ctx, self.spec.context_length)
-        return self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=n_ctx, n_slots=n_slots).total_bytes()
+        return self.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots).total_bytes()
 
-    def kv_bytes_per_token(self) -> int:
+    def kv_bytes_per_token(self, *, kv_type: KVType = KVType.BF16) -> int:
         """What one position of a prompt adds to the cache, and to a handoff; 0 for one that cannot be run."""
         if self.spec is None:
             return 0
-        return self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=1, n_slots=1).bytes_per_token()
+        return self.spec.cache_spec(kv_type=kv_type, n_ctx=1, n_slots=1).bytes_per_token()
 
     @property
     def path(self) -> Path:

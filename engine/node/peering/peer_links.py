@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engine.config import NODE_PORT
 from engine.errors import (
     BatonError,
@@ -133,6 +135,10 @@ class PeerLinks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def set_name(self, name: str) -> None:
+        """Greet by another name from now on."""
+        self._hello = msgspec.structs.replace(self._hello, name=name)
 
     def get(self, node_id: str) -> PeerLink | None:
         known = self._known.get(node_id)
@@ -336,6 +342,7 @@ class PeerLinks:
         except BatonError:
             writer.transport.abort()
             raise
+        peer = self._book.called(peer, hello.name)
         link = PeerLink(peer, hello, reader, writer, frames, self._offers, is_dialled=is_dialled)
         known, now = self._known.get(peer.node_id), self._book.get(peer.node_id)
         if known is None or now is None or now.certificate_der != peer.certificate_der:

@@ -60,7 +60,7 @@ class Updates:
         is_fixed: Callable[[], bool] = lambda: is_bundled() or is_development(),
     ) -> None:
         self._version = version
-        self._name = name
+        self.name = name
         self._allowance = allowance
         self._restart = restart
         self._make = make
@@ -86,7 +86,7 @@ class Updates:
     async def _update(self, link: PeerLink, update: _Update) -> dict[str, str]:
         self._check(update, link.peer.name)
         if self._installing.locked():
-            raise InvalidRequest(f"{self._name} is being updated already: wait until that is done")
+            raise InvalidRequest(f"{self.name} is being updated already: wait until that is done")
         async with self._installing:
             await _install(update.data)
         asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart)
@@ -95,18 +95,18 @@ class Updates:
     def _check(self, update: _Update, sender: str) -> None:
         if not self.is_allowed:
             raise InvalidRequest(
-                f"{self._name} takes no updates from other computers: allow it there once with "
+                f"{self.name} takes no updates from other computers: allow it there once with "
                 f"`baton setup-peer --allow-updates yes`, if {sender} is yours"
             )
         if self._is_fixed():
             raise InvalidRequest(
-                f"Baton on {self._name} is an app's bundle or a checkout: update it there, in the way it was installed"
+                f"Baton on {self.name} is an app's bundle or a checkout: update it there, in the way it was installed"
             )
         if hashlib.sha256(update.data).hexdigest() != update.sha256:
             raise ProtocolError("the update is not what its digest says")
         if _numbers(update.version) < _numbers(self._version):
             raise InvalidRequest(
-                f"{self._name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
+                f"{self.name} runs Baton {self._version}, and {update.version} is older: update {sender} instead"
             )
 
 

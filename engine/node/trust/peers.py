@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from engine.errors import HostError, InvalidRequest, PeerUntrusted
 from engine.files import NO_SUCH_FILE, file_error, file_fault, write_whole
+from engine.node.finding.announcement import clean_name
 from engine.node.peering.offers import Method, TellHandler
 from engine.node.peering.peer_messages import NodeId
 from engine.node.trust.identity import fingerprint_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from engine.node.peering.peer_link import PeerLink
 
 _UNPAIR = "trust.unpair"
+_RENAMED = "trust.renamed"
 
 # A home has a few computers; the list is told whole and each of them is called again and again.
 MAX_PEERS = 16
@@ -75,6 +77,10 @@ def book_full() -> HostError:
         f"this computer is paired with {MAX_PEERS} others, and keeps no more: remove one (baton pair list, baton pair "
         "remove), then pair again"
     )
+
+
+class _Renamed(msgspec.Struct, frozen=True, kw_only=True):
+    name: Name
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,12 +172,32 @@ class PeerBook:
         return self.remove(node_id)
 
     def news(self) -> dict[str, Method[TellHandler]]:
-        """What a peer may tell: that it has removed this computer."""
+        """What a peer may tell: that it has removed this computer, and how it is called from now on."""
 
         def unpaired(link: PeerLink, _: None) -> None:
             self.remove(link.peer.node_id)
 
-        return {_UNPAIR: Method(unpaired, None)}
+        def renamed(link: PeerLink, told: _Renamed) -> None:
+            link.peer = self.called(link.peer, told.name)
+
+        return {_UNPAIR: Method(unpaired, None), _RENAMED: Method(renamed, _Renamed)}
+
+    def tell_name(self, name: str, links: Iterable[PeerLink]) -> None:
+        """Let those who are there know how this computer is called from now on; others hear it in the next hello."""
+        for link in links:
+            link.tell(_RENAMED, {"name": name})
+
+    def called(self, peer: Peer, name: str) -> Peer:
+        """The peer with the name that it gives itself now, in the book, too."""
+        name = clean_name(name)
+        known = self.get(peer.node_id)
+        if known is not None and known.name != name:
+            # one that is not kept is heard again
+            with contextlib.suppress(HostError):
+                self._set(
+                    {**self._peers, peer.node_id: msgspec.structs.replace(known, name=name)}, synced=False
+                )
+        return msgspec.structs.replace(peer, name=name)
 
     def met(self, node_id: str, address: str) -> None:
         """A link with the peer came to life at `address`: try it first from now on."""

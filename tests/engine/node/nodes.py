@@ -22,12 +22,22 @@ LOOK_EVERY_S = 0.05
 
 
 class NodeProcess:
-    """One `baton node`; `enter` are words before it, which start it in another place, such as a network namespace."""
+    """One `baton node`; `enter` are words before it, which start it in another place, such as a network namespace.
+
+    With `by_flags` off it is started as a service is: by a plain `baton node`, which follows its settings.
+    """
 
     def __init__(
-        self, folder: Path, name: str, *flags: str, models: Path | None = None, enter: Sequence[str] = ()
+        self,
+        folder: Path,
+        name: str,
+        *flags: str,
+        models: Path | None = None,
+        enter: Sequence[str] = (),
+        by_flags: bool = True,
     ) -> None:
         self.name = name
+        self._by_flags = by_flags
         self.folder = folder / name
         self._enter = tuple(enter)
         self._flags = flags
@@ -56,9 +66,10 @@ class NodeProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [*self._baton, "node", "--json", "--exit-with-stdin", "--name", self.name]
-        # what is measured while a test runs would change roles in the middle of it
-        words += ["--measure", "never", *self._flags]
+        words = [*self._baton, "node", "--json", "--exit-with-stdin", *self._flags]
+        if self._by_flags:
+            # what is measured while a test runs would change roles in the middle of it
+            words += ["--name", self.name, "--measure", "never"]
         with (self.folder / "node-stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words,
@@ -114,6 +125,23 @@ class NodeProcess:
     def control(self, path: str) -> Any:
         note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
         return self.get(f"http://127.0.0.1:{note['port']}{path}", key=note["token"])
+
+    def ask_control(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        note = json.loads((self.folder / "cache" / "baton" / "node" / "node.json").read_text())
+        return httpx.request(
+            method,
+            f"http://127.0.0.1:{note['port']}{path}",
+            headers={"Authorization": f"Bearer {note['token']}"},
+            json=body,
+            timeout=TIMEOUT_S,
+        )
+
+    def keep_settings(self, **values: Any) -> Path:
+        """Write its file of settings before it is started."""
+        file = self.folder / "config" / "baton" / "settings.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+        return file
 
     def get(self, url: str, *, key: str = "") -> Any:
         return json.loads(self._curl(url, key=key))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine import config
+from engine.cache.spec import KVType
 from engine.errors import ModelNotFound
 from engine.node.cluster import Cluster
 from engine.node.engines import Engines, Memory, ModelFile
@@ -19,6 +21,8 @@ from engine.node.workers import START, STOP, Started, StartPrefill, StopPrefill
 from tests.engine.node.glue import TIMEOUT_S, End, run, two_ends
 
 pytestmark = pytest.mark.usefixtures("child_script")
+
+ROOM = {config.CTX: 64, config.SLOTS: 2, config.KV_TYPE: "auto"}
 
 # Listens on another port each time it is told to listen, as an engine does.
 CHILD = """
@@ -48,12 +52,13 @@ class Home:
         self.tells_port = True
         self.prefills = True
         self.changed = asyncio.Event()
+        self.settings = ROOM
         worker.offers.calls[START] = Method(self._start, StartPrefill)
         worker.offers.calls[STOP] = Method(self._stop, StopPrefill)
         self.engines = Engines(
             find=self._find,
             memory=lambda: Memory(total_bytes=1 << 40, available_bytes=1 << 40),
-            words=[],
+            settings=lambda: self.settings,
             environment={},
             log_folder=folder,
             on_change=lambda: self.cluster.look_again(),
@@ -62,8 +67,6 @@ class Home:
             self.engines,
             prefiller_for=lambda engine: self.decoder.link if self.prefills else None,
             digest_of=self._digest,
-            n_ctx=64,
-            n_slots=2,
             is_paired=lambda node_id: self.decoder.book.get(node_id) is not None,
             trust=TrustStore(folder),
             on_change=self.changed.set,
@@ -212,6 +215,25 @@ def test_unloading_tells_the_worker_to_end(tmp_path: Path) -> None:
             await home.engines.unload("m")
             await home.until_asked(2)
             assert home.asked[1] == StopPrefill(digest="d" * 64)
+            await home.close()
+
+    run(work())
+
+
+def test_a_worker_is_asked_to_keep_its_cache_as_the_engine_does(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            home = Home(tmp_path, decoder=left, worker=right)
+            await home.engines.use("m", wait_s=TIMEOUT_S)
+            await home.until_asked(1)
+            home.settings = {config.CTX: 128, config.SLOTS: 3, config.KV_TYPE: "f32"}
+            await home.engines.reload_outdated()
+            await home.until_asked(3)
+            started = [asked for asked in home.asked if isinstance(asked, StartPrefill)]
+            assert started == [
+                StartPrefill(digest="d" * 64, model="m", n_ctx=64, n_slots=2),
+                StartPrefill(digest="d" * 64, model="m", n_ctx=128, n_slots=3, kv_type=KVType.F32),
+            ]
             await home.close()
 
     run(work())

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine import config
 from engine.handoff.target import Target
 from engine.node import cluster
 from engine.node.cluster import Cluster
@@ -25,7 +26,8 @@ from tests.engine.node.glue import TIMEOUT_S, End, run, two_ends
 
 def new_engine(folder: Path) -> LoadedEngine:
     process = EngineProcess("model", [], log=RotatingLog(folder / "log"), on_change=lambda: None)
-    return LoadedEngine(ModelFile(model_id="model", path=folder / "model", needed_bytes=1), process)
+    model = ModelFile(model_id="model", path=folder / "model", needed_bytes=1)
+    return LoadedEngine(model, process, settings={config.CTX: 64, config.SLOTS: 1, config.KV_TYPE: "auto"})
 
 
 class Prefills:
@@ -52,8 +54,6 @@ def joined(folder: Path, link: Callable[[], PeerLink], loaded: list[LoadedEngine
         cast(Engines, SimpleNamespace(all=lambda: loaded)),
         prefiller_for=lambda one: link(),
         digest_of=digest_of,
-        n_ctx=64,
-        n_slots=1,
         is_paired=lambda node_id: True,
         trust=TrustStore(folder),
         on_change=lambda: None,

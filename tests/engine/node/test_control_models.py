@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.cache.spec import KVType
 from engine.node.agreeing.wishes import Wishes
 from engine.node.control import models as models_routes
 from engine.node.control.app import build_control_app
 from engine.node.models.copies import Copies
+from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
 from engine.node.peering.peer_link import PeerLink
@@ -39,7 +42,7 @@ def new_node(end: End, folder: Path) -> SimpleNamespace:
         ),
         links=end.links,
         peers=end.book,
-        options=SimpleNamespace(n_ctx=2048, n_slots=3),
+        inspect=partial(inspect_model, n_ctx=2048, n_slots=3, kv_type=KVType.BF16),
     )
     shelf.offer_methods(end.offers)
     node.copies.offer_methods(end.offers)

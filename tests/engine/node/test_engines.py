@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from engine import config
+from engine.config import Setting
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.server.errors import Refused, StillLoading
@@ -41,6 +43,7 @@ class Computer:
     others_bytes: int = 0
     n_changes: int = 0
     now_s: float = 1000.0
+    settings: dict[Setting, Any] = field(default_factory=lambda: {config.CTX: 64})
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -48,7 +51,7 @@ class Computer:
         self.engines = Engines(
             find=self.find,
             memory=self.memory,
-            words=["--ctx", "64"],
+            settings=lambda: self.settings,
             environment={},
             log_folder=self.folder,
             on_change=self._count,
@@ -295,5 +298,46 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
             with pytest.raises(ProcessFailed, match="this file is cut short: fetch it again"):
                 await use(computer, "broken")
             assert computer.loaded == []
+
+    run(computer, work())
+
+
+def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) -> None:
+    computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        assert computer.engines.outdated() == []
+        computer.settings = {config.CTX: 128}
+        assert computer.engines.outdated() == [engine]
+        with engine.in_use():
+            reloading = asyncio.create_task(computer.engines.reload_outdated())
+            while not engine.is_leaving:
+                await asyncio.sleep(0)
+            with pytest.raises(StillLoading):
+                await computer.engines.use("a", wait_s=0.01)
+            assert engine.is_ready  # the answer goes on
+            waiting = asyncio.create_task(use(computer, "a"))
+            await asyncio.sleep(0)
+        assert await reloading == ""
+        successor = await waiting
+        assert successor is not engine and successor.is_ready
+        assert successor.process.words[successor.process.words.index("--ctx") + 1] == "128"
+        assert computer.engines.outdated() == []
+
+    run(computer, work())
+
+
+def test_one_that_does_not_come_back_is_said_and_keeps_no_other_from_it(computer: Computer) -> None:
+    computer.sizes = {"a": 2, "b": 2}
+
+    async def work() -> None:
+        for model in ("a", "b"):
+            await use(computer, model)
+        computer.settings = {config.CTX: 128}
+        computer.sizes["a"] = 100
+        assert "a could not be loaded anew: a needs 100.0 GB" in await computer.engines.reload_outdated()
+        assert computer.loaded == ["b"]
+        assert computer.engines.outdated() == []
 
     run(computer, work())

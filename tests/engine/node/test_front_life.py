@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 
 from engine.node.engines import Engines, LoadedEngine
-from engine.node.front import Front
+from engine.node.front import Ask, Front
 from engine.server.settings import ServerSettings
 
 TIMEOUT_S = 20.0
@@ -95,5 +97,28 @@ def test_a_request_ends_with_its_client_and_with_the_server_before_anything_was_
             await asked.front.close()
         told = [message.get("status") for message in asked.sent if "status" in message]
         assert told == ([] if is_client else [httpx.codes.INTERNAL_SERVER_ERROR])
+
+    asyncio.run(work())
+
+
+def test_who_only_looks_at_an_engine_does_not_count_as_an_answer_of_it() -> None:
+    """A window that listens to its events would keep a model from being loaded anew for ever."""
+
+    async def work() -> None:
+        asked = Asked()
+        counted: list[str] = []
+
+        @contextlib.contextmanager
+        def in_use() -> Iterator[None]:
+            counted.append("in use")
+            yield
+
+        engine = cast(LoadedEngine, SimpleNamespace(url="http://127.0.0.1:1", in_use=in_use))
+        for method in ("GET", "POST"):
+            ask = Ask(method=method, path="/", body=b"", model=None)
+            with pytest.raises(httpx.HTTPError):
+                await asked.front._ask_engine(engine, ask)
+            assert len(counted) == (method == "POST")
+        await asked.front.close()
 
     asyncio.run(work())

@@ -73,7 +73,7 @@ def run(folder: Path, work: Callable[[End, End, Workers, asyncio.Event], Awaitab
                 name="right",
                 links=lambda: right.links,
                 trust=TrustStore(folder / "trust"),
-                words=(),
+                settings=dict,
                 environment={},
                 log_folder=folder / "logs",
                 on_change=lambda: None,

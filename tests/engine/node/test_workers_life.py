@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import config
+from engine.config import Setting
 from engine.errors import PeerRefused
 from engine.node import workers
 from engine.node.engines import ModelFile
@@ -64,7 +66,11 @@ def _is_ending(worker: Any) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
+async def a_pair(
+    folder: Path, model: str = "model", settings: Mapping[Setting, Any] | None = None
+) -> AsyncIterator[Pair]:
+    settings = settings if settings is not None else {}
+
     async def find(asked: StartPrefill) -> ModelFile:
         await asyncio.sleep(0)
         return ModelFile(model_id=model, path=folder / model, needed_bytes=1)
@@ -79,7 +85,7 @@ async def a_pair(folder: Path, model: str = "model") -> AsyncIterator[Pair]:
             name="right",
             links=lambda: runs.links,
             trust=TrustStore(folder),
-            words=(),
+            settings=lambda: settings,
             environment={},
             log_folder=folder,
             on_change=runs.changed.set,
@@ -152,5 +158,30 @@ def test_why_one_does_not_start_is_told_at_once_though_it_is_tried_again(tmp_pat
                 await pair.ask()
             (one,) = pair.workers.snapshot()
             assert one["last_exits"][0]["reason"] == "there is no memory left"
+
+    run(work())
+
+
+def test_one_is_started_anew_with_other_settings_where_it_was(tmp_path: Path) -> None:
+    """The room and the type of its cache are the other computer's to say."""
+    settings: dict[Setting, Any] = {config.PREFIX_CACHE: 16, config.PREFILLS: 8}
+
+    async def work() -> None:
+        async with a_pair(tmp_path, settings=settings) as pair:
+            await pair.ask(n_slots=2, kv_type="f16")
+            (worker,) = pair.workers._workers.values()
+            before = " ".join(worker.process.words)
+            assert "--prefix-cache 16" in before and "--prefills 2" in before and "--kv-type f16" in before
+            assert pair.workers.outdated_settings() == []
+
+            worker.settings = dict(worker.settings)  # those of its start
+            settings[config.PREFIX_CACHE] = 32
+            assert pair.workers.outdated_settings() == [worker.settings]
+            await pair.workers.reload_outdated()
+            assert pair.workers.outdated_settings() == []
+            assert " ".join(worker.process.words) == before.replace("--prefix-cache 16", "--prefix-cache 32")
+            (one,) = pair.workers.snapshot()
+            assert (one["state"], one["starts"]) == (State.READY, 2)
+            assert "other settings" in one["last_exits"][-1]["reason"]
 
     run(work())

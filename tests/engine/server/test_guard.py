@@ -1,5 +1,9 @@
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
+from engine.server.guard import Guard
+from engine.server.settings import ServerSettings
 from tests.engine.server.fakes import CHAT, HELLO, stand
 
 BODY = {"messages": HELLO, "max_tokens": 1}
@@ -86,3 +90,16 @@ def test_the_key_is_asked_for_where_one_is_set(headers, status):
             assert response.json()["error"]["type"] == "authentication_error"
         assert s.call("GET", "/health").status_code == 200
         assert s.call("GET", "/v1/models").status_code == 401
+
+
+def test_keys_may_change_and_there_may_be_several():
+    keys = ["one", "two"]
+    guard = Guard(PlainTextResponse("ok"), ServerSettings(api_key="other"), keys=lambda: keys)
+    client = TestClient(guard, base_url="http://localhost")
+    statuses = [
+        client.get("/", headers={"x-api-key": key}).status_code for key in ("one", "two", "three", "other")
+    ]
+    assert statuses == [200, 200, 401, 401]
+    keys.clear()
+    assert client.get("/").status_code == 200
+    client.close()

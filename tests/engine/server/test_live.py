@@ -16,7 +16,7 @@ import pytest
 from engine.batching.request import FinishReason
 from engine.errors import InvalidRequest
 from engine.server.inbox import Inbox
-from engine.server.run import HttpServer, is_loopback
+from engine.server.run import HttpServer
 from tests.engine.batching.fakes import TIMEOUT_S
 from tests.engine.server.fakes import CHAT, HELLO, serving, stand
 
@@ -253,11 +253,6 @@ def test_a_signal_ends_the_server_and_lets_its_caller_put_away(number):
 def test_a_taken_port_is_said_with_what_to_do():
     with stand() as s, serving(s.app) as url, pytest.raises(InvalidRequest, match="--port"):
         HttpServer(s.app, port=int(url.rpartition(":")[2]))
-
-
-def test_which_addresses_are_loopback():
-    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
-    assert not is_loopback("0.0.0.0") and not is_loopback("example.org")
 
 
 def test_an_inbox_outlives_its_event_loop():

@@ -200,3 +200,18 @@ def test_a_pipe_in_its_place_is_named_and_not_waited_for(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "peers.json")
     with pytest.raises(HostError, match=r"peers\.json: this is a pipe"):
         PeerBook(tmp_path / "peers.json")
+
+
+def test_a_new_name_is_kept_and_nothing_else_of_the_peer_changes(
+    path: Path, identities: tuple[Identity, Identity]
+) -> None:
+    one, two = (make_peer(identity) for identity in identities)
+    book, changes = PeerBook(path), []
+    book.add(one)
+    book.on_change(lambda: changes.append(book.all()))
+    assert book.called(one, "stu\u202edio\n").name == "stu dio"
+    assert book.all() == PeerBook(path).all() == (msgspec.structs.replace(one, name="stu dio"),)
+    book.called(one, "stu dio")
+    assert len(changes) == 1
+    assert book.called(two, "nobody").name == "nobody"  # not paired any more
+    assert len(book.all()) == 1

@@ -1,0 +1,88 @@
+"""The first step: what Baton does, and what this computer brings along."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QApplication, QLineEdit
+
+from app.amounts import memory_text
+from app.context import Context
+from app.look.measures import MEDIUM, SMALL
+from app.widgets.basics import Button, Card, Icon, Text, row
+from app.wizard.facts import FactsCard
+from app.wizard.pictures import ComputersPicture
+from app.wizard.step import Choice, Guide, StepView
+from app.wizard.words import good_at
+
+
+class WelcomeStep(StepView):
+    def __init__(self, context: Context, guide: Guide) -> None:
+        super().__init__(context, guide)
+        self.say(
+            self.tr("Welcome to Baton"),
+            self.tr(
+                "Baton makes two home computers answer as one: one reads the prompt, the other writes the answer. "
+                "This is the computer you are at."
+            ),
+        )
+        self._picture = ComputersPicture()
+        self._facts = FactsCard()
+        self._good_at = Text(wrap=True)
+        self._limit = Card(spacing=SMALL)
+        self._limit_text = Text(tone="soft", wrap=True)
+        self._command = QLineEdit()
+        self._command.setReadOnly(True)
+        self._command.setAccessibleName(self.tr("Command that raises the limit"))
+        copy = Button(self.tr("Copy"), self._copy, icon="copy")
+        self._limit.column.addWidget(self._limit_text)
+        self._limit.column.addLayout(row(self._command, copy))
+        note = row(Icon("bolt", "local"), self._good_at, spacing=MEDIUM)
+        note.setStretch(1, 1)
+        self.body.addWidget(self._picture)
+        self.body.addWidget(self._facts)
+        self.body.addLayout(note)
+        self.body.addWidget(self._limit)
+
+    @property
+    def parts(self) -> frozenset[str]:
+        return frozenset({"computer", "roles", "node"})
+
+    def choice(self) -> Choice:
+        return Choice(text=self.tr("Continue"))
+
+    def refresh(self) -> None:
+        state = self.context.state
+        computer = state.part("computer")
+        if computer is None:
+            return
+        roles = state.part("roles", {})
+        self._picture.show_computers(self.context.computer, captions=(self.tr("this computer"), ""))
+        memory = memory_text(computer["memory_bytes"])
+        if free := roles.get("memory", {}).get("free_bytes"):
+            memory = self.tr("{0}, {1} free now").format(memory, memory_text(free))
+        limit = computer["gpu_limit_bytes"]
+        self._facts.show_facts(
+            [
+                (
+                    self.tr("Processor"),
+                    self.tr("{0}, {1} cores").format(computer["processor"], computer["n_cores"]),
+                ),
+                (self.tr("Graphics"), computer["gpu"] or self.tr("none that Baton can use")),
+                (self.tr("Memory"), memory),
+                (self.tr("For the GPU"), memory_text(limit) if limit else ""),
+            ]
+        )
+        self._good_at.setText(good_at(computer, roles))
+        command = computer["raise_gpu_limit"]
+        self._limit.setVisible(bool(command))
+        if command:
+            self._limit_text.setText(
+                self.tr(
+                    "macOS lets the GPU have {0} of {1}. For larger models, paste this in a terminal; "
+                    "it lasts until the next start."
+                ).format(memory_text(limit), memory_text(computer["memory_bytes"]))
+            )
+            self._command.setText(command)
+
+    def _copy(self) -> None:
+        QApplication.clipboard().setText(self._command.text())
+        self.context.shell.toast(self.tr("Copied"))
