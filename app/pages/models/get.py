@@ -54,7 +54,7 @@ class GetView(QWidget):
         self.field.returnPressed.connect(self.search)
         self.field.textChanged.connect(self._on_text)
         self._search = Button(self.tr("Search"), self.search, icon="search")
-        self._back = Button(self.tr("Back"), self._on_back, kind="quiet", icon="left")
+        self._back = Button("", self._on_back, kind="icon", icon="left", name=self.tr("Back"))
         self._title = Text(strong=True)
         self._about = Text(tone="soft", wrap=True)
         self._fault = _Notice("danger")
@@ -169,7 +169,7 @@ class GetView(QWidget):
         about = _repository_words(self, repository)
         self._begin(repository.name, about, can_go_back=True)
         self._repository = told
-        warnings = [told["problem"]]
+        warnings = [f"{told['problem']}." if told["problem"] else ""]
         if repository.is_gated:
             warnings.append(
                 self.tr(
@@ -181,7 +181,7 @@ class GetView(QWidget):
             warnings.append(
                 self.tr("It has no GGUF file whose digest the hub publishes, so nothing here can be checked.")
             )
-        self._warning.say("\n".join(filter(None, warnings)))
+        self._warning.say("\n\n".join(filter(None, warnings)))
         self._show_offers(file_offers(told["files"], self._models, self._transits))
 
     def _show_offers(self, offers: Sequence[Offer]) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 from app.pages.models.rows import ENGINE_BYTES, ModelRow
 from app.pages.models.transits import Transit
 
+# What a cache takes beside the weights, as most models have it.
+_CACHE_SHARE = 0.1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
@@ -29,8 +32,8 @@ class Offer:
 
     @property
     def needed_bytes(self) -> int:
-        """At least: how large its cache is, nobody knows before its header is here."""
-        return self.size_bytes + ENGINE_BYTES
+        """About: how large its cache is, nobody knows before its header is here."""
+        return round(self.size_bytes * (1 + _CACHE_SHARE)) + ENGINE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ def catalogue_offers(
         Offer(
             source=told["name"],
             name=told["title"],
-            about=" · ".join((told["architecture"], told["quantization"], told["licence"])),
+            about=" · ".join((told["architecture"], told["licence"])),
             size_bytes=told["size_bytes"],
             quantization=told["quantization"],
             **_share(coming.get(told["name"]), is_here=told["here"] or told["name"] in here),

@@ -27,10 +27,14 @@ _Key = tuple[str, bool]
 
 
 class LibraryView(QWidget):
-    """`asked_get` is sent when the user wants other models, `asked_import` for a file of theirs."""
+    """`asked_get` is sent when the user wants other models, `asked_import` for a file of theirs.
+
+    `asked_search` has words for which nothing is here.
+    """
 
     asked_get = Signal()
     asked_import = Signal()
+    asked_search = Signal(str)
 
     def __init__(self, context: Context, doer: Doer, reveal: Callable[[ModelRow], object]) -> None:
         super().__init__()
@@ -60,12 +64,19 @@ class LibraryView(QWidget):
         self._get = Button(self.tr("Get models"), self.asked_get.emit, kind="primary", icon="download")
         self._card = Card(padding=TINY, spacing=0)
         self._card.setAccessibleName(self.tr("Models"))
-        self._none = Text(tone="soft")
+        self._none_words = Text(tone="soft")
+        self._none_search = Button(
+            self.tr("Search Hugging Face for it"),
+            lambda: self.asked_search.emit(self.filter.text()),
+            kind="link",
+        )
+        self._none = QWidget()
+        self._none.setLayout(row(self._none_words, self._none_search, None, spacing=SMALL))
         self._note = Text(size="caption", tone="soft", wrap=True)
         self._hint = Text(
             self.tr(
-                "Drop a GGUF file here to have it among them. What LM Studio, Ollama and the Hugging Face cache keep on "
-                "this computer shows up by itself."
+                "Drop a GGUF file here to have it among them. What LM Studio, Ollama and the Hugging Face cache keep "
+                "on this computer shows up by itself."
             ),
             size="caption",
             tone="faint",
@@ -182,10 +193,11 @@ class LibraryView(QWidget):
             )
         self._card.setVisible(bool(found))
         self._none.setVisible(not found)
-        self._none.setText(self.tr("No model here matches “{}”.").format(self.filter.text()))
+        self._none_words.setText(self.tr("No model here matches “{}”.").format(self.filter.text()))
         self._sum.setText(self._sum_words(found))
         self._note.setText("\n".join(self._notes))
-        self._note.setVisible(bool(self._notes))
+        self._note.setVisible(bool(self._notes and found))
+        self._hint.setVisible(bool(found))
         if self._chosen is not None:
             if self._chosen in self._rows:
                 self.panel.show_model(self._rows[self._chosen].model)

@@ -28,7 +28,7 @@ from app.pages.models.get import GetView
 from app.pages.models.library import LibraryView
 from app.pages.models.rows import Memory, ModelRow, State, memory_here, memory_there, rows_of
 from app.pages.models.transit_list import TransitList
-from app.pages.models.transits import Kind, Transit, transits_of
+from app.pages.models.transits import Kind, Transit, sentence, transits_of
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Card, Icon, Text, column, row
@@ -68,6 +68,7 @@ class ModelsPage(Page):
         self.views.chosen.connect(self.show_view)
         self.library = LibraryView(context, self, self.reveal)
         self.library.asked_get.connect(lambda: self.show_view(View.GET))
+        self.library.asked_search.connect(self._search)
         self.library.asked_import.connect(self._choose_files)
         self.get = GetView(context)
         self.get.asked.connect(self.fetch)
@@ -108,6 +109,11 @@ class ModelsPage(Page):
         self._stack.setCurrentWidget(self.library if view is View.LIBRARY else self.get)
         if view is View.GET:
             self.get.field.setFocus()
+
+    def _search(self, words: str) -> None:
+        self.show_view(View.GET)
+        self.get.field.setText(words)
+        self.get.search()
 
     # what the node tells
 
@@ -150,7 +156,7 @@ class ModelsPage(Page):
             if model.state in (State.LOADED, State.LOADING):
                 self._faults.pop(model.model_id, None)
         here, there = self._memories()
-        notes = [each[:1].upper() + each[1:] + "." for each in self._library["here"].get("notes", ())]
+        notes = [sentence(each) for each in self._library["here"].get("notes", ())]
         self.library.show_models(self._models, here, there, self._faults, notes)
         self.get.show_known(self._models, self._transits, self._catalogue, here, there)
 
@@ -203,7 +209,7 @@ class ModelsPage(Page):
         )
 
     def _on_load_error(self, model: ModelRow, error: AppError) -> None:
-        self._faults[model.model_id] = str(error)
+        self._faults[model.model_id] = str(error)[:1].lower() + str(error)[1:]
         self._show_models()
 
     def unload(self, model: ModelRow) -> None:

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.amounts import Pace, duration_text, size_text
 from app.look.measures import MEDIUM, SMALL, TINY
-from app.pages.models.transits import Kind, Transit
+from app.pages.models.transits import Kind, Transit, sentence
 from app.widgets.basics import Button, Card, Icon, Line, Text, column, row
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Meter
@@ -71,6 +71,9 @@ class _TransitRow(QWidget):
         self._meter = Meter()
         self._words = Text(size="caption", tone="soft", wrap=True, selectable=True)
         self._toggle = Button(kind="icon", icon="pause", name=self.tr("Pause"))
+        keeps = self._toggle.sizePolicy()
+        keeps.setRetainSizeWhenHidden(True)
+        self._toggle.setSizePolicy(keeps)
         self._toggle.clicked.connect(lambda: self._on_toggle(mover))
         self._discard = Button(kind="icon", icon="close", name=self.tr("Cancel"))
         self._discard.clicked.connect(lambda: self._on_discard(mover))
@@ -127,8 +130,7 @@ class _TransitRow(QWidget):
 
     def _stopped_words(self, transit: Transit) -> str:
         if transit.state == "failed":
-            problem = transit.problem[:1].upper() + transit.problem[1:]
-            return problem if problem.endswith(".") else f"{problem}."
+            return sentence(transit.problem)
         if transit.total_bytes:
             return self.tr("Paused at {0} of {1}. What has come is kept.").format(
                 size_text(transit.done_bytes), size_text(transit.total_bytes)

@@ -111,3 +111,10 @@ def _copy(told: Mapping[str, Any]) -> Transit:
         total_bytes=told["total_bytes"],
         problem=told["problem"],
     )
+
+
+def sentence(words: str) -> str:
+    """What the node says of a fault, as a sentence; a name at its beginning stays as it is."""
+    first = words.split(" ", 1)[0]
+    began = words[:1].upper() + words[1:] if first.isalpha() else words
+    return began if not began or began.endswith((".", "…", "!", "?")) else f"{began}."

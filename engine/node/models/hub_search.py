@@ -199,10 +199,8 @@ def _told(repository: _Repository) -> dict[str, Any]:
 def _problem(architecture: str) -> str:
     if not architecture or architecture in PERIODS:
         return ""
-    return (
-        f"Baton cannot run {architecture!a} models yet: choose one of {', '.join(sorted(PERIODS))}, which is what "
-        "`architecture` says on a model's page"
-    )
+    *most, last = sorted(PERIODS)
+    return f"Baton cannot run {architecture!a} models yet: it runs {', '.join(most)} and {last}"
 
 
 def _models(repository: str, files: Iterable[_File]) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QDialog
 
 from app.pages.models.bring import BringDialog
 from app.pages.models.page import ModelsPage, View
+from engine.paths import models_dir
 from tests.app.screenshots import Stage
 from tests.app.windows import texts, wait
 
@@ -24,6 +26,7 @@ def play(stage: Stage) -> None:
     wait(lambda: "SHA-256" in texts(page.library.panel))
     stage.shot("models-inspect")
     page.library.choose(None)
+    page._look_soon.timeout.disconnect()
     _play_library(stage, page)
     _play_get(stage, page)
     _play_dialogs(stage, page)
@@ -39,6 +42,9 @@ def _play_library(stage: Stage, page: ModelsPage) -> None:
     )
     stage.shot("models-library")
     _tell(stage, page, told, downloads=DOWNLOADS, copies=COPIES)
+    QTest.qWait(500)
+    moved = [{**each, "done_bytes": each["done_bytes"] + 30_000_000} for each in (*DOWNLOADS[:1], *COPIES)]
+    _tell(stage, page, told, downloads=[moved[0], DOWNLOADS[1]], copies=moved[1:])
     stage.shot("models-moving")
     page._faults["Qwen3-32B-Q4_K_M"] = (
         "it needs 24.1 GB and 3.9 GB are free: unload another model, or choose one with a smaller quantisation"
@@ -81,7 +87,7 @@ def _play_get(stage: Stage, page: ModelsPage) -> None:
 
 
 def _play_dialogs(stage: Stage, page: ModelsPage) -> None:
-    dialog = BringDialog(page, ["/home/you/Downloads/Qwen3-8B-Q4_K_M.gguf"], prefers_copy=False)
+    dialog = BringDialog(page, [str(models_dir() / "SmolLM2-135M-Instruct.Q4_1.gguf")], prefers_copy=False)
     dialog.show()
     stage.shot("models-import", dialog)
     dialog.reject()
@@ -129,7 +135,7 @@ def engine(name: str, state: str, progress: float = 1.0) -> dict[str, Any]:
 def library(stage: Stage) -> dict[str, Any]:
     peer = stage.app.context.peer
     assert peer is not None
-    unknown = "the architecture 'mamba2' is not known to Baton (known: gemma3, llama, qwen2, qwen3); choose one of these"
+    unknown = "the architecture 'mamba2' is not known to Baton (known: gemma3, llama, qwen2, qwen3)"
     small = model("smollm2-135m", "llama", 135e6, "Q4_1", 0.098, digest="1" * 64, n_ctx_train=8192)
     here = [
         small,
@@ -227,8 +233,8 @@ FAILURES = [
         "failed",
         11.2,
         34.8,
-        "the disk that holds /home/you/.cache/baton/models is full: 23600 MB are needed; make room, or set BATON_MODELS "
-        "to a folder on another disk: what was fetched is kept",
+        "the disk that holds /home/you/.cache/baton/models is full: 23600 MB are needed; make room, or set "
+        "BATON_MODELS to a folder on another disk: what was fetched is kept",
     ),
 ]
 
@@ -272,6 +278,5 @@ REPOSITORY = {
 }
 CLOSED = {
     "gated": True,
-    "problem": "Baton cannot run 'llama9' models yet: choose one of gemma3, llama, qwen2, qwen3, which is what "
-    "`architecture` says on a model's page",
+    "problem": "Baton cannot run 'llama9' models yet: it runs gemma3, llama, qwen2 and qwen3",
 }
