@@ -16,6 +16,7 @@ from PySide6.QtGui import (
     QDropEvent,
     QKeySequence,
     QShortcut,
+    QShowEvent,
 )
 from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
@@ -101,8 +102,9 @@ class ModelsPage(Page):
     def header(self) -> QWidget:
         return self.views
 
-    def shown(self) -> None:
-        self._look()
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._look_soon.start()
 
     def show_view(self, view: object) -> None:
         self.views.show_value(view)
@@ -130,7 +132,8 @@ class ModelsPage(Page):
             self._look_soon.start()
 
     def _look(self) -> None:
-        if self.context.state.presence is NodePresence.THERE:
+        """Nobody looks for a page that is not seen; it is when it comes into view."""
+        if self.isVisible() and self.context.state.presence is NodePresence.THERE:
             self.context.bridge.run(self._ask(), self._on_told, self._on_look_error)
 
     async def _ask(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -34,10 +34,12 @@ class TransitList(Card):
         super().__init__(padding=MEDIUM, spacing=SMALL)
         self._mover = mover
         self._rows: dict[str, _TransitRow] = {}
+        self.shown: tuple[Transit, ...] = ()
         self.setAccessibleName(self.tr("On the way"))
         self.hide()
 
     def show_transits(self, transits: Sequence[Transit]) -> None:
+        self.shown = tuple(transits)
         keys = [each.key for each in transits]
         if keys != list(self._rows):
             self._lay_out(keys)
