@@ -7,7 +7,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from app.look.look import current_look
-from app.look.measures import CAPTION_PX, HUGE, LARGE
+from app.look.measures import CAPTION_PX, LARGE, MEDIUM
 from app.widgets.basics import Button, Text, row, set_property
 
 _CODE_PX = 46
@@ -25,24 +25,32 @@ class CodeView(QWidget):
         self._code = Text(selectable=True)
         self._ring = _Ring()
         self._ring.over.connect(self.expired)
-        copy = Button(kind="icon", icon="copy", name=self.tr("Copy the code"))
+        self._copy = copy = Button(kind="icon", icon="copy", name=self.tr("Copy the code"))
         copy.clicked.connect(lambda _=False: QApplication.clipboard().setText(self._code.text()))
         self.setLayout(row(None, 44, self._code, copy, self._ring, None, spacing=LARGE))
-        self.layout().setContentsMargins(0, HUGE, 0, HUGE)  # type: ignore[union-attr]
+        self.layout().setContentsMargins(0, MEDIUM, 0, MEDIUM)  # type: ignore[union-attr]
+        self.setMinimumHeight(_CODE_PX + 2 * MEDIUM + LARGE)
         current_look().changed.connect(self._dress)
         self._dress()
+        self.clear()
 
     @property
     def code(self) -> str:
         return self._code.text()
 
+    def clear(self) -> None:
+        """None is good now."""
+        self._ring.stop()
+        self._code.clear()
+        self._copy.hide()
+        self._ring.hide()
+
     def show_code(self, code: str, left_s: float, of_s: float) -> None:
         self._code.setText(code)
         self._code.setAccessibleName(self.tr("Code: {}").format(" ".join(code)))
+        self._copy.show()
+        self._ring.show()
         self._ring.count_down(left_s, of_s)
-
-    def stop(self) -> None:
-        self._ring.stop()
 
     def _dress(self) -> None:
         look = current_look()

@@ -14,7 +14,7 @@ class Candidate:
     about: str
     shows_code: bool
     answers: bool
-    told: dict[str, Any]
+    node_id: str = ""
 
 
 def candidates(discovery: dict[str, Any], peers: list[dict[str, Any]], own_id: str) -> list[Candidate]:
@@ -43,7 +43,7 @@ def _candidate(told: dict[str, Any]) -> Candidate:
         about=" · ".join(filter(None, about)),
         shows_code=bool(told["pairing_addresses"]),
         answers=answers,
-        told=told,
+        node_id=told["node_id"] or "",
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
@@ -13,9 +11,9 @@ from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
-from app.widgets.basics import Button, Line, Scrolled, column, row
+from app.widgets.basics import Button, Line, Scrolled, Text, column, row
 from app.wizard.course import Facts, Memory, Step, course, resumed, step_after, step_before
-from app.wizard.step import Choice, StepView
+from app.wizard.step import Choice, StepView, Target
 from app.wizard.steps.cable import CableStep
 from app.wizard.steps.find import FindStep
 from app.wizard.steps.model import ModelStep
@@ -48,7 +46,7 @@ class WizardPage(Page):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.memory = Memory(context.preferences)
-        self.target: dict[str, Any] = {}
+        self.target = Target()
         self._wants_another = False
         self._step: Step | None = None
         self._views: dict[Step, StepView] = {}
@@ -56,12 +54,19 @@ class WizardPage(Page):
         self._later = Button(self.tr("Later"), self.put_off, kind="quiet")
         self._dots = _Dots()
         self._stack = QStackedWidget()
+        starting = Text(self.tr("Starting Baton on this computer…"), tone="soft")
+        starting.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._stack.addWidget(starting)
         self._other = Button(kind="quiet")
         self._other.clicked.connect(lambda _=False: self._act(self._view.other()))
         self._main = Button(kind="primary")
         self._main.clicked.connect(lambda _=False: self._act(self._view.choice()))
         self._lay_out()
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        for button in (self._back, self._other, self._main):
+            button.setEnabled(False)
+        self._other.hide()
+        self._main.hide()
         context.state.presence_changed.connect(self._on_presence)
 
     def _lay_out(self) -> None:

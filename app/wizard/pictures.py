@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from app.look.look import Look, current_look
 from app.look.measures import BODY_PX, CAPTION_PX, RADIUS_CARD
 
-_HEIGHT = 136
+_HEIGHT = 128
 _WIDTH = 560
 _SCREEN = QSize(92, 60)
 _FAR_APART = 296

@@ -16,12 +16,20 @@ from app.widgets.basics import Text, column
 from app.wizard.course import Memory, Step
 
 
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The computer that was chosen to pair with; "" where nobody was found. `shows_code`: it is typed here."""
+
+    name: str = ""
+    node_id: str = ""
+    shows_code: bool = False
+
+
 class Guide(Protocol):
     """The wizard around a step."""
 
     memory: Memory
-    target: dict[str, Any]
-    """The computer that was chosen to pair with, as discovery found it; empty while none was."""
+    target: Target
 
     def go_on(self) -> None: ...
 
@@ -127,7 +135,11 @@ class StepView(QWidget):
         """Names of the node's parts that the step shows."""
         return frozenset()
 
+    def hear(self, part: str) -> None:
+        """One of `parts` has changed while this is shown."""
+        self.refresh()
+
     def _on_changed(self, part: str) -> None:
         if self._is_shown and part in self.parts:
-            self.refresh()
+            self.hear(part)
             self.guide.refresh()

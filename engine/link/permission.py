@@ -161,7 +161,7 @@ def _refused(observed: Observed, what: str) -> Verdict:
         steps=(
             "Open System Settings, Privacy & Security, Local Network",
             "Switch Baton on; if it is on, switch it off and on again",
-            "If Baton is not in the list, open its window and click Connect there: only a window may bring it in",
+            "If Baton is not in the list, open its window and check again there: only a window may bring it in",
             "If nothing helps, quit Baton and open it again",
         ),
         settings_url=SETTINGS_URL,

@@ -271,7 +271,9 @@ class Node:
             on_change=add("copies", lambda: self.copies.snapshot()),
         )
         self.downloads = Downloads(
-            on_change=add("downloads", lambda: self.downloads.snapshot()), on_model=self.shelf.refresh
+            self.shelf.folder.path,
+            on_change=add("downloads", lambda: self.downloads.snapshot()),
+            on_model=self.shelf.refresh,
         )
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))

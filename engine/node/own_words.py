@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from engine.errors import ProcessFailed, UserError
@@ -17,9 +18,12 @@ _MAX_LINE_BYTES = 1 << 16
 _KEPT_LINES = 20
 
 
-async def said_by(*words: str) -> AsyncGenerator[dict[str, Any], None]:
+async def said_by(
+    *words: str, environment: Mapping[str, str] | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
     """Run `baton WORDS`, a command that ends with its standard input, and give each line; closing ends it.
 
+    `environment` is what is other than in our own.
     Raises UserError or ProcessFailed with the command's own sentence.
     """
     try:
@@ -30,6 +34,7 @@ async def said_by(*words: str) -> AsyncGenerator[dict[str, Any], None]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
+            env={**os.environ, **(environment or {})},
         )
     except OSError as error:
         raise ProcessFailed(f"`baton {words[0]}` could not be started ({error.strerror or error})") from error

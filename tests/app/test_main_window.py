@@ -91,6 +91,10 @@ def test_a_choice_is_remembered_if_wished(started: App, monkeypatch: pytest.Monk
 def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> None:
     first = App(qapp, host)
     first.open()
+    # the first start, which can be put off before the node is there
+    assert first.window.page_shown == "setup"
+    click(button(first.window, "Later"))
+    assert first.window.page_shown == "chat"
     first.window.go("models")
     first.window.resize(1000, 700)
     first.close()

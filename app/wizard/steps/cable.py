@@ -22,6 +22,7 @@ class CableStep(StepView):
         self._probe: Job | None = None
         self._report: dict[str, Any] | None = None
         self._has_tuned = False
+        self._waits = False
         self._picture = ComputersPicture()
         self._dot = Dot("warning")
         self._state = Text(wrap=True)
@@ -59,6 +60,9 @@ class CableStep(StepView):
 
     def refresh(self) -> None:
         peer = self.context.peer
+        if self._waits and peer is not None and peer.get("connected"):
+            self._test()
+            return
         name = peer["name"] if peer else self.tr("the other computer")
         self._picture.show_computers(
             self.context.computer,
@@ -81,11 +85,12 @@ class CableStep(StepView):
         clear(self._checks)
         self._report = None
         peer = self.context.peer
-        if peer is None or not peer.get("connected"):
+        self._waits = peer is None or not peer.get("connected")
+        if peer is None or self._waits:
             name = peer["name"] if peer else self.tr("The other computer")
             self._say(
                 self.tr(
-                    "{} is not there now. Start Baton on it and look at the cable, then test again."
+                    "{} is not there now. Start Baton on it and look at the cable; it is measured by itself then."
                 ).format(name),
                 "warning",
             )

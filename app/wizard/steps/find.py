@@ -14,7 +14,7 @@ from app.wizard.course import Step
 from app.wizard.found import Candidate, candidates, networks
 from app.wizard.install import InstallView
 from app.wizard.pictures import ComputersPicture
-from app.wizard.step import Choice, Guide, StepView
+from app.wizard.step import Choice, Guide, StepView, Target
 
 
 class FindStep(StepView):
@@ -42,7 +42,9 @@ class FindStep(StepView):
                 row(
                     Button(self.tr("Baton is not on it yet"), self._show_install, kind="link"),
                     LARGE,
-                    Button(self.tr("Use this computer alone for now"), self._go_alone, kind="link"),
+                    Button(
+                        self.tr("I have a code"), lambda: self._pair(Target(shows_code=True)), kind="link"
+                    ),
                     None,
                 ),
             )
@@ -89,6 +91,11 @@ class FindStep(StepView):
             return Choice(text=self.tr("Look for it"), run=self._show_search)
         return None
 
+    def other(self) -> Choice | None:
+        if self._is_installing:
+            return None
+        return Choice(text=self.tr("Use this computer alone for now"), run=self._go_alone)
+
     def show_step(self) -> None:
         self.guide.memory.is_alone = False
         self._show_search()
@@ -128,7 +135,10 @@ class FindStep(StepView):
         self._choose(candidate)
 
     def _choose(self, candidate: Candidate) -> None:
-        self.guide.target = candidate.told
+        self._pair(Target(name=candidate.name, node_id=candidate.node_id, shows_code=candidate.shows_code))
+
+    def _pair(self, target: Target) -> None:
+        self.guide.target = target
         self.guide.go_to(Step.PAIR)
 
     def _go_alone(self) -> None:

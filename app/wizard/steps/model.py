@@ -58,6 +58,13 @@ class ModelStep(StepView):
             else Choice(text=self.tr("Without a model for now"))
         )
 
+    def hear(self, part: str) -> None:
+        """A fetch changes several times a second, and the models only at its end."""
+        if part == "downloads":
+            self._show_downloads()
+        else:
+            self.refresh()
+
     def refresh(self) -> None:
         peer = self.context.peer
         self.say(
@@ -70,6 +77,8 @@ class ModelStep(StepView):
                 "Take one that is here, or get a small one to begin with. You can add others later."
             ),
         )
+        if not self._cards:
+            self._busy.setText(self.tr("Looking at the models…"))
         self.run(self._ask(), self._show_models, self._on_error)
 
     async def _ask(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -78,6 +87,8 @@ class ModelStep(StepView):
 
     def _show_models(self, answer: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
         library, catalogue = answer
+        if not self._cards:
+            self._busy.setText("")
         memory_bytes = memory_of(self.context.state.part("computer", {}))
         found = rows(library, catalogue, memory_bytes=memory_bytes)
         if found != self._rows or not self._cards:

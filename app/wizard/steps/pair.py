@@ -82,7 +82,9 @@ class PairStep(StepView):
 
     def choice(self) -> Choice | None:
         if self._paired is not None:
-            return Choice(text=self.tr("Continue"))
+            peers = self.context.state.part("peers", [])
+            is_known = any(peer["node_id"] == self._paired["node_id"] for peer in peers)
+            return Choice(text=self.tr("Continue"), is_enabled=is_known)
         if self._way.value == "type":
             return Choice(
                 text=self.tr("Pair"),
@@ -93,18 +95,19 @@ class PairStep(StepView):
 
     def show_step(self) -> None:
         self._paired = None
+        self._way.show_value("type" if self.guide.target.shows_code else "show")
         target = self.guide.target
-        self._way.show_value("type" if target.get("pairing_addresses") else "show")
+        self._address.setText("" if target.node_id else target.name)
         self._begin()
         super().show_step()
 
     def leave(self) -> None:
-        self._code.stop()
+        self._code.clear()
         super().leave()
 
     @property
     def _there(self) -> str:
-        return str(self.guide.target.get("name") or "")
+        return self.guide.target.name
 
     def _begin(self) -> None:
         """Show a new code, or wait for one to be typed."""
@@ -126,7 +129,7 @@ class PairStep(StepView):
 
     def _end_offer(self) -> None:
         """The code ends with the stream that watches it."""
-        self._code.stop()
+        self._code.clear()
         if self._offer is not None:
             self._offer.cancel()
             self._offer = None
@@ -189,7 +192,7 @@ class PairStep(StepView):
     def _target_address(self) -> str:
         """Where the chosen computer takes a code now."""
         found = self.context.state.part("discovery", {}).get("found", [])
-        node_id = self.guide.target.get("node_id")
+        node_id = self.guide.target.node_id
         now = next((each for each in found if node_id and each["node_id"] == node_id), None)
         addresses = now["pairing_addresses"] if now is not None else []
         return str(addresses[0]) if addresses else ""
@@ -199,7 +202,7 @@ class PairStep(StepView):
     def _on_paired(self, said: dict[str, Any]) -> None:
         self._is_joining = False
         self._paired = said["paired"]
-        self._code.stop()
+        self._code.clear()
         self._fault.hide()
         name = said["paired"]["name"]
         self.say(
@@ -212,10 +215,16 @@ class PairStep(StepView):
     def _on_error(self, error: AppError) -> None:
         self._is_joining = False
         code = error.code if isinstance(error, NodeRefused) else ""
-        self._show_fault(code, str(error))
+        if code in ("wait", "wrong_code"):
+            # How long yet is known to the node alone.
+            self.run(
+                self.context.client.get("/pairing"),
+                lambda told: self._show_fault(code, str(error), wait_s=float(told["wait_s"])),
+            )
+        else:
+            self._show_fault(code, str(error))
 
-    def _show_fault(self, code: str, message: str) -> None:
-        wait_s = float(self.context.state.part("pairing", {}).get("wait_s") or 0.0)
+    def _show_fault(self, code: str, message: str, *, wait_s: float = 0.0) -> None:
         is_typing = self._way.value == "type"
         title, sentence = pairing_fault(code, message, name=self._there, wait_s=wait_s)
         if not is_typing and code == "wrong_code":

@@ -110,10 +110,10 @@ class PermissionStep(StepView):
 
     def _ask(self) -> None:
         self._has_asked = True
-        touch_local_network()
         self._check()
 
     def _check(self) -> None:
+        touch_local_network()
         self.run(self.context.client.post("/permission/check"))
         self.refresh()
         self.guide.refresh()

@@ -6,12 +6,16 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 
 from app.amounts import memory_text
 from app.context import Context
-from app.look.measures import MEDIUM, SMALL
+from app.look.measures import HUGE, MEDIUM, SMALL
+from app.node.faults import AppError
 from app.widgets.basics import Button, Card, Icon, Text, row
 from app.wizard.facts import FactsCard
 from app.wizard.pictures import ComputersPicture
 from app.wizard.step import Choice, Guide, StepView
 from app.wizard.words import good_at
+
+# The node takes no longer ones.
+_MAX_NAME = 40
 
 
 class WelcomeStep(StepView):
@@ -25,6 +29,13 @@ class WelcomeStep(StepView):
             ),
         )
         self._picture = ComputersPicture()
+        self._name = QLineEdit()
+        self._name.setAccessibleName(self.tr("Name of this computer"))
+        self._name.setMaxLength(_MAX_NAME)
+        self._name.editingFinished.connect(self._on_name)
+        label = Text(self.tr("Name"), tone="soft")
+        label.setBuddy(self._name)
+        label.setFixedWidth(104)
         self._facts = FactsCard()
         self._good_at = Text(wrap=True)
         self._limit = Card(spacing=SMALL)
@@ -38,13 +49,14 @@ class WelcomeStep(StepView):
         note = row(Icon("bolt", "local"), self._good_at, spacing=MEDIUM)
         note.setStretch(1, 1)
         self.body.addWidget(self._picture)
+        self._facts.column.insertLayout(0, row(label, self._name, spacing=HUGE))
         self.body.addWidget(self._facts)
         self.body.addLayout(note)
         self.body.addWidget(self._limit)
 
     @property
     def parts(self) -> frozenset[str]:
-        return frozenset({"computer", "roles", "node"})
+        return frozenset({"computer", "roles", "node", "settings"})
 
     def choice(self) -> Choice:
         return Choice(text=self.tr("Continue"))
@@ -56,6 +68,7 @@ class WelcomeStep(StepView):
             return
         roles = state.part("roles", {})
         self._picture.show_computers(self.context.computer, captions=(self.tr("this computer"), ""))
+        self._show_name()
         memory = memory_text(computer["memory_bytes"])
         if free := roles.get("memory", {}).get("free_bytes"):
             memory = self.tr("{0}, {1} free now").format(memory, memory_text(free))
@@ -82,6 +95,23 @@ class WelcomeStep(StepView):
                 ).format(memory_text(limit), memory_text(computer["memory_bytes"]))
             )
             self._command.setText(command)
+
+    def _show_name(self) -> None:
+        """A name that was given when the node was started holds until it is started otherwise."""
+        found = self.context.state.part("settings", {}).get("settings", [])
+        source = next((each["source"] for each in found if each["name"] == "name"), "flag")
+        self._name.setEnabled(source in ("file", "default"))
+        if not self._name.hasFocus():
+            self._name.setText(self.context.computer)
+
+    def _on_name(self) -> None:
+        name = self._name.text().strip()
+        if name and name != self.context.computer:
+            self.run(self.context.client.patch("/settings", {"name": name}), None, self._on_refused)
+
+    def _on_refused(self, error: AppError) -> None:
+        self._name.setText(self.context.computer)
+        self.context.tell(error)
 
     def _copy(self) -> None:
         QApplication.clipboard().setText(self._command.text())

@@ -122,7 +122,7 @@ async def _inspect(request: Request) -> Response:
 
 async def _catalogue(request: Request) -> Response:
     """What can be had by name; whether it is here, too."""
-    library = Library()
+    library = Library(request.app.state.node.shelf.folder.path)
     known = load_catalogue().values()
     here = await asyncio.to_thread(lambda: {model.name for model in known if library.has(model)})
     return JSONResponse(

@@ -16,7 +16,7 @@ from engine.node.control.lines import lines
 from engine.node.own_words import said_by
 from engine.node.setup.setup_peer import check_target, own_host
 
-_CHILD = ("setup-peer", "--json", "--exit-with-stdin")
+CHILD = ("setup-peer", "--json", "--exit-with-stdin")
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,11 +42,11 @@ async def _line(request: Request) -> Response:
     """Lines: the line to paste and for how long it works, then who has taken it. It works as long as it is watched."""
     asked = await asked_of(request, _Line)
     address = asked.address or await asyncio.to_thread(own_host)
-    return lines(said_by(*_CHILD, "--print-command", "--address", address))
+    return lines(said_by(*CHILD, "--print-command", "--address", address))
 
 
 async def _ssh(request: Request) -> Response:
     """Lines: what is being done there, then whom this computer has been paired with. Who goes away ends it."""
     asked = await asked_of(request, _Ssh)
     check_target(asked.target)
-    return lines(said_by(*_CHILD, "--batch", asked.target))
+    return lines(said_by(*CHILD, "--batch", asked.target))

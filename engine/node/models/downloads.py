@@ -7,14 +7,20 @@ resumes it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from engine.errors import BatonError, HostError, InvalidRequest
 from engine.node.own_words import said_by
+
+log = logging.getLogger(__name__)
 
 # Fetches that are kept in memory after their end, for whoever looks.
 _KEPT = 16
@@ -61,15 +67,17 @@ class Download:
 
 
 class Downloads:
-    """`on_change` is called when the snapshot has changed, `on_model` when a model has come."""
+    """Into `folder`. `on_change` is called when the snapshot has changed, `on_model` when a model has come."""
 
     def __init__(
         self,
+        folder: Path,
         *,
         on_change: Callable[[], None],
         on_model: Callable[[], Awaitable[None]],
         said: Said = said_by,
     ) -> None:
+        self._folder = folder
         self._on_change = on_change
         self._on_model = on_model
         self._said = said
@@ -98,8 +106,7 @@ class Downloads:
         download = Download(download_id=secrets.token_hex(8), model=model)
         self._downloads[download.download_id] = download
         download.task = asyncio.create_task(self._fetch(download), name=f"fetch {model}")
-        # one that is stopped before its first step never comes to know of it
-        download.task.add_done_callback(lambda _: self._end_unbegun(download))
+        download.task.add_done_callback(functools.partial(self._over, download))
         self._on_change()
         return download
 
@@ -139,25 +146,28 @@ class Downloads:
         return download.model
 
     async def _fetch(self, download: Download) -> None:
+        words = ("models", "get", download.model, "--lines", "--exit-with-stdin")
+        # The settings may name another folder by now, which holds from the next start on.
+        environment = {"BATON_MODELS": str(self._folder)}
         try:
-            async for said in self._said("models", "get", download.model, "--lines", "--exit-with-stdin"):
-                self._hear(download, said)
+            async with contextlib.aclosing(self._said(*words, environment=environment)) as lines:
+                async for said in lines:
+                    self._hear(download, said)
             await self._on_model()
-            download.state = "done"
         except BatonError as error:
-            download.state, download.problem, download.error = "failed", str(error), error
-        except asyncio.CancelledError:
-            download.state = "cancelled"
-        finally:
-            if download.state == "running":
-                mistake = HostError("a mistake of Baton's own: its log has the details")
-                download.state, download.problem, download.error = "failed", str(mistake), mistake
-            self._tell(download)
+            download.error = error
 
-    def _end_unbegun(self, download: Download) -> None:
-        if download.state == "running":
+    def _over(self, download: Download, task: asyncio.Task[None]) -> None:
+        """Also of one that was stopped before it had begun."""
+        if task.cancelled():
             download.state = "cancelled"
-            self._tell(download)
+        else:
+            if (mistake := task.exception()) is not None:
+                log.error("a mistake while fetching %s", download.model, exc_info=mistake)
+                download.error = HostError("a mistake of Baton's own: its log has the details")
+            download.state = "done" if download.error is None else "failed"
+            download.problem = str(download.error or "")
+        self._tell(download)
 
     def _hear(self, download: Download, said: dict[str, Any]) -> None:
         download.done_bytes = int(said.get("done_bytes", download.done_bytes))

@@ -8,6 +8,7 @@ import msgspec
 
 from app.wizard.course import Step
 from app.wizard.page import WizardPage
+from app.wizard.step import Target
 from app.wizard.steps.cable import CableStep
 from app.wizard.steps.find import FindStep
 from app.wizard.steps.model import ModelStep
@@ -107,6 +108,7 @@ class _Scene:
         assert isinstance(view, PermissionStep)
         view._has_asked = True
         view.refresh()
+        self.page.refresh()
         self.shot("2-permission-asking")
         self.tell(permission=_told(host="10.0.0.2", connect_errno=65, tool_reached=True, asked_for_s=60.0))
         self.shot("2-permission-denied")
@@ -151,6 +153,8 @@ class _Scene:
         self.page.go_to(Step.FIND)
         view = self.view()
         assert isinstance(view, FindStep)
+        # Who else is on this network is no part of the picture.
+        self.app.state.close()
         discovery = self.app.state.part("discovery", {})
         self.tell(discovery={**discovery, "found": []})
         self.shot("3-find-empty")
@@ -166,7 +170,7 @@ class _Scene:
         wait(lambda: view._install._line.toPlainText() or "Making" not in view._install._state.text())
         self.shot("3-install")
         self.tell(discovery={**discovery, "found": []})
-        self.page.target = SPARK
+        self.page.target = Target(name="attic", node_id=SPARK["node_id"])
         self.page.go_to(Step.PAIR)
         pairing = self.view()
         assert isinstance(pairing, PairStep)
@@ -181,6 +185,7 @@ class _Scene:
         pairing._on_paired(
             {
                 "paired": {
+                    "node_id": "d" * 32,
                     "name": "spark",
                     "fingerprint": "9f3a61c27d5e08b4" * 4,
                     "platform": "Linux aarch64",
@@ -189,6 +194,7 @@ class _Scene:
             }
         )
         self.shot("4-paired")
+        self.app.state.begin(start=False)
 
 
 def _told(**observed: Any) -> dict[str, Any]:
