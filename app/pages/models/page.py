@@ -174,8 +174,8 @@ class ModelsPage(Page):
         state = self.context.state
         downloads, copies = state.part("downloads", []), state.part("copies", [])
         unfinished = (self._library or {"here": {}})["here"].get("unfinished", ())
-        files = {told["file"]: told["name"] for told in self._catalogue if "file" in told}
-        found = transits_of(downloads, copies, unfinished, files, self._dismissed)
+        names = {told["name"] for told in self._catalogue}
+        found = transits_of(downloads, copies, unfinished, names, self._dismissed)
         self._transits = [*self._importing.values(), *found]
         self.transits.show_transits(self._transits)
         self._moving.setVisible(bool(self._transits))

@@ -6,9 +6,13 @@ Made of the node's parts `downloads`, `copies` and `models`. Knows nothing of Qt
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# Of a file's name: which part of a split model it is, and what kind of file.
+_ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
 
 
 class Kind(enum.Enum):
@@ -45,43 +49,44 @@ def transits_of(
     downloads: Iterable[Mapping[str, Any]],
     copies: Iterable[Mapping[str, Any]],
     unfinished: Iterable[Mapping[str, Any]],
-    catalogue: Mapping[str, str],
+    catalogue: Collection[str],
     dismissed: Collection[str] = (),
 ) -> list[Transit]:
-    """All that is on its way or can be gone on with; what runs first. `catalogue` has names by files."""
+    """All that is on its way or can be gone on with; what runs first. `catalogue` are the names that it knows."""
     found = [_download(told) for told in downloads] + [_copy(told) for told in copies]
-    known = {
-        file_of(each, catalogue) for each in found if each.kind is Kind.DOWNLOAD and each.state != "done"
-    }
-    incoming = {each.name for each in found if each.kind is Kind.COPY_IN and each.is_running}
+    # what is here of these is theirs
+    known = {each.name for each in found if each.kind is Kind.DOWNLOAD and each.state != "done"}
+    known |= {each.name for each in found if each.kind is Kind.COPY_IN and each.is_running}
+    left: dict[str, Transit] = {}
     for told in unfinished:
-        if told["file"] not in known and told["id"] not in incoming:
-            found.append(
-                Transit(
-                    key=f"left {told['id']}",
-                    kind=Kind.LEFT,
-                    name=told["id"],
-                    state="cancelled",
-                    source=catalogue.get(told["file"], ""),
-                    done_bytes=told["size_bytes"],
-                )
-            )
-    open_ones = [
-        each
-        for each in found
-        if each.is_running or (each.state in ("failed", "cancelled") and each.key not in dismissed)
-    ]
-    # a copy that was stopped is no news, and is sent again where the model is
-    open_ones = [
-        each for each in open_ones if each.state != "cancelled" or each.kind in (Kind.DOWNLOAD, Kind.LEFT)
-    ]
-    return sorted(open_ones, key=lambda each: not each.is_running)
+        if (name := told["id"]) not in known:
+            left[name] = _left(told, catalogue, left.get(name))
+    found = [each for each in (*found, *left.values()) if _is_open(each) and each.key not in dismissed]
+    return sorted(found, key=lambda each: not each.is_running)
 
 
-def file_of(transit: Transit, catalogue: Mapping[str, str]) -> str:
-    """The name of the file that a fetch is of."""
-    files = {name: file for file, name in catalogue.items()}
-    return files.get(transit.source) or transit.source.rsplit("/", 1)[-1]
+def _is_open(transit: Transit) -> bool:
+    """A copy that was stopped is no news: it is sent again where the model is."""
+    is_stopped = transit.state == "cancelled" and transit.kind in (Kind.DOWNLOAD, Kind.LEFT)
+    return transit.is_running or transit.state == "failed" or is_stopped
+
+
+def _left(told: Mapping[str, Any], catalogue: Collection[str], before: Transit | None) -> Transit:
+    """With the parts of a split model, which are told one by one."""
+    name = told["id"]
+    return Transit(
+        key=f"left {name}",
+        kind=Kind.LEFT,
+        name=name,
+        state="cancelled",
+        source=name if name in catalogue else told.get("source", ""),
+        done_bytes=told["size_bytes"] + (before.done_bytes if before is not None else 0),
+    )
+
+
+def _id_of(source: str) -> str:
+    """What a model is called once it is here."""
+    return _ENDING.sub("", source.rsplit("/", 1)[-1])
 
 
 def _download(told: Mapping[str, Any]) -> Transit:
@@ -89,7 +94,7 @@ def _download(told: Mapping[str, Any]) -> Transit:
     return Transit(
         key=told["id"],
         kind=Kind.DOWNLOAD,
-        name=told["model_id"] or source.rsplit("/", 1)[-1].removesuffix(".gguf"),
+        name=told["model_id"] or _id_of(source),
         state=told["state"],
         source=source,
         done_bytes=told["done_bytes"],

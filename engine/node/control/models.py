@@ -130,7 +130,6 @@ async def _catalogue(request: Request) -> Response:
             {
                 "name": model.name,
                 "title": model.title,
-                "file": model.file,
                 "architecture": model.architecture,
                 "quantization": model.quantization,
                 "licence": model.licence,

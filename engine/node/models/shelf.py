@@ -160,7 +160,7 @@ class Shelf:
                 log.info("what was left of %s was cleared: %d MB", each.file, each.size_bytes // 1_000_000)
 
     async def _compute_digests(self) -> None:
-        """One model after the other, those that can be run."""
+        """One model after the other, those that can be run; what other programs keep comes last."""
         tried: set[tuple[Path, int]] = set()
         while True:
             todo = [m for m in self.models if not (m.digest or m.problem or (m.path, m.size_bytes) in tried)]
@@ -168,9 +168,10 @@ class Shelf:
                 self._wanted.clear()
                 await self._wanted.wait()
                 continue
-            tried.add((todo[0].path, todo[0].size_bytes))
+            model = min(todo, key=lambda model: bool(model.program))
+            tried.add((model.path, model.size_bytes))
             with contextlib.suppress(ModelFileError):
-                await self.digests(todo[0])
+                await self.digests(model)
 
     def _go_on(self, done: int, total: int) -> None:
         if self._is_over:

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.pages.models.transits import Kind, sentence, transits_of
 
-CATALOGUE = {"Small.gguf": "small"}
+CATALOGUE = {"small"}
 
 
 def download(key: str, model: str, state: str) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def copy(key: str, state: str, direction: str = "out") -> dict[str, Any]:
     }
 
 
-def left(file: str) -> dict[str, Any]:
-    return {"id": file.removesuffix(".gguf"), "file": file, "size_bytes": 7, "touched": 0.0}
+def left(name: str, source: str = "") -> dict[str, Any]:
+    return {"id": name, "file": f"{name}.gguf", "size_bytes": 7, "touched": 0.0, "source": source}
 
 
 def test_what_runs_is_first_and_what_is_done_is_gone() -> None:
@@ -66,19 +66,23 @@ def test_a_copy_that_was_stopped_is_no_news_and_a_failed_one_can_be_dismissed() 
 
 
 def test_what_is_left_of_earlier_fetches_can_be_gone_on_with_where_it_is_known() -> None:
-    found = transits_of([], [], [left("Small.gguf"), left("Other.gguf")], CATALOGUE)
+    found = transits_of([], [], [left("small"), left("Hub", "o/r/Hub.gguf"), left("Other")], CATALOGUE)
     assert [(each.kind, each.source, each.done_bytes) for each in found] == [
         (Kind.LEFT, "small", 7),
+        (Kind.LEFT, "o/r/Hub.gguf", 7),
         (Kind.LEFT, "", 7),
     ]
 
 
+def test_parts_that_are_left_of_one_model_are_one() -> None:
+    (found,) = transits_of([], [], [left("Big", "o/r/1"), left("Big", "o/r/2")], CATALOGUE)
+    assert (found.name, found.done_bytes) == ("Big", 14)
+
+
 def test_what_is_left_of_one_that_is_listed_is_not_listed_twice() -> None:
-    downloads = [download("a", "o/r/A.gguf", "cancelled"), download("b", "small", "running")]
-    found = transits_of(
-        downloads, [copy("c", "running", "in")], [left("A.gguf"), left("Small.gguf")], CATALOGUE
-    )
-    assert [each.kind for each in found] == [Kind.DOWNLOAD, Kind.COPY_IN, Kind.DOWNLOAD]
+    downloads = [download("a", "o/r/A-00001-of-00002.gguf", "cancelled"), download("b", "small", "running")]
+    found = transits_of(downloads, [copy("c", "running", "in")], [left("A"), left("small")], CATALOGUE)
+    assert [each.key for each in found] == ["b", "c", "a"]
 
 
 def test_faults_are_sentences_and_names_stay_as_they_are() -> None:

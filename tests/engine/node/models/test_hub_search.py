@@ -15,6 +15,7 @@ from engine.node.models.hub_models import get_from_hub
 from engine.node.models.hub_search import HubSearch, named_by, quantization_in
 from engine.node.models.library import Library
 from engine.node.models.model_folder import Folder
+from engine.node.models.unfinished import find_unfinished
 from engine.node.progress import Silent
 from tests.engine.node.models.hub_at_hand import HubAtHand, Repository, hub_at_hand
 
@@ -149,3 +150,22 @@ def test_quantisation_is_read_off_a_name() -> None:
         "Fast-Q": "",
     }
     assert {name: quantization_in(name) for name in names} == names
+
+
+def test_an_unfinished_file_knows_where_it_is_from(
+    hub: HubAtHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise DownloadFailed("the connection ended")
+
+    folder = Folder(tmp_path, tmp_path / "digests")
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.node.models.hub.HubFile._fetch_rest", breaks)
+        with pytest.raises(DownloadFailed):
+            get_from_hub(Library(tmp_path), folder, "some/Tiny-GGUF/Tiny-Q8_0.gguf", Silent())
+    assert find_unfinished(tmp_path) == ()  # not a byte has come
+    next(tmp_path.glob("*.origin")).with_suffix("").write_bytes(bytes(4))
+    (left,) = find_unfinished(tmp_path)
+    assert (left.model_id, left.source, left.size_bytes) == ("Tiny-Q8_0", "some/Tiny-GGUF/Tiny-Q8_0.gguf", 4)
+    get_from_hub(Library(tmp_path), folder, left.source, Silent())
+    assert find_unfinished(tmp_path) == () and not list(tmp_path.glob("*.origin"))
