@@ -25,7 +25,7 @@ _MIX_TONES = ("local", "text_soft", "text_faint", "border_strong")
 
 
 class InspectPanel(QFrame):
-    """`closed` is sent by its button and by Escape."""
+    """`closed` is sent by its button."""
 
     closed = Signal()
 
@@ -83,12 +83,6 @@ class InspectPanel(QFrame):
 
     def forget(self) -> None:
         self._model = None
-
-    def keyPressEvent(self, event: Any) -> None:
-        if event.key() == Qt.Key.Key_Escape:
-            self.closed.emit()
-        else:
-            super().keyPressEvent(event)
 
     def _on_error(self, error: AppError) -> None:
         clear(self._body)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QWidget
 
 from app.amounts import size_text
@@ -95,12 +96,18 @@ class LibraryView(QWidget):
         self.panel = InspectPanel(self._context, reveal)
         self.panel.closed.connect(lambda: self.choose(None))
         self.panel.hide()
+        QShortcut(
+            QKeySequence(Qt.Key.Key_Escape),
+            self,
+            lambda: self.choose(None),
+            Qt.ShortcutContext.WidgetWithChildrenShortcut,
+        )
 
     def _lay_out(self) -> None:
         self._tools = row(self.filter, self.order, None, self._bring, self._get, spacing=SMALL)
         self._tools.setStretch(0, 3)
         self._tools.setContentsMargins(HUGE, MEDIUM, HUGE, SMALL)
-        scrolled = Scrolled(
+        self._scrolled = scrolled = Scrolled(
             self._card,
             self._none,
             column(self._sum, self._hint, spacing=2),
@@ -213,12 +220,24 @@ class LibraryView(QWidget):
         for key in keys:
             if (made := old.pop(key, None)) is None:
                 made = LibraryRow(self._doer)
-                made.chosen.connect(lambda key=key: self.choose(key))
+                made.chosen.connect(partial(self.choose, key))
+                made.left.connect(partial(self._go_on, key))
             self._rows[key] = made
             self._card.column.addWidget(made)
         for gone in old.values():
             gone.hide()
             gone.deleteLater()
+        stops = [self._get, *(stop for shown in self._rows.values() for stop in shown.tab_stops)]
+        for before, after in pairwise(stops):
+            QWidget.setTabOrder(before, after)
+
+    def _go_on(self, key: _Key, step: int) -> None:
+        """From a row to its neighbour."""
+        keys = list(self._rows)
+        at = keys.index(key) + step
+        if 0 <= at < len(keys):
+            self._rows[keys[at]].setFocus(Qt.FocusReason.TabFocusReason)
+            self._scrolled.ensureWidgetVisible(self._rows[keys[at]])
 
     def _sum_words(self, found: Sequence[ModelRow]) -> str:
         own = [model for model in self._models if model.here and not model.program]

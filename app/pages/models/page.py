@@ -212,7 +212,7 @@ class ModelsPage(Page):
         )
 
     def _on_load_error(self, model: ModelRow, error: AppError) -> None:
-        self._faults[model.model_id] = str(error)[:1].lower() + str(error)[1:]
+        self._faults[model.model_id] = str(error)
         self._show_models()
 
     def unload(self, model: ModelRow) -> None:

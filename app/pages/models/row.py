@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QVBoxLayout
+from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
 from app.amounts import size_text
 from app.look.measures import MEDIUM, SMALL, TINY
 from app.pages.models.rows import Memory, ModelRow, State, tokens_text
+from app.pages.models.transits import sentence
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
 from app.widgets.elided import ElidedText
@@ -32,9 +33,10 @@ class Doer(Protocol):
 
 
 class LibraryRow(QFrame):
-    """`chosen` is sent when it is clicked, or taken by key."""
+    """`chosen` is sent when it is clicked, or taken by key; `left` at an arrow key, with 1 down and -1 up."""
 
     chosen = Signal()
+    left = Signal(int)
 
     def __init__(self, doer: Doer) -> None:
         super().__init__()
@@ -101,6 +103,10 @@ class LibraryRow(QFrame):
         self._show_action(model)
         self.setAccessibleName(f"{model.model_id}. {self._facts.full_text}. {words}")
 
+    @property
+    def tab_stops(self) -> tuple[QWidget, ...]:
+        return self, self._action, self._more
+
     def set_chosen(self, is_chosen: bool) -> None:
         set_property(self, "chosen", is_chosen)
 
@@ -122,7 +128,7 @@ class LibraryRow(QFrame):
         if model.problem:
             return self.tr("Cannot be run: {}").format(model.problem), "danger"
         if model.state is State.FAILED or fault:
-            return self.tr("Could not be loaded: {}").format(fault or model.fault), "danger"
+            return self.tr("Could not be loaded. {}").format(sentence(fault or model.fault)), "danger"
         if model.state is State.LOADING:
             return self.tr("Loading, {:.0f} %").format(100 * model.progress), "local"
         if model.state is State.LOADED:
@@ -158,7 +164,7 @@ class LibraryRow(QFrame):
         remove = menu.addAction(word, lambda: self._doer.remove(model))
         if model.program:
             remove.setText(self.tr("Kept by {}, remove it there").format(model.program))
-            remove.setEnabled(False)
+        remove.setEnabled(not model.program and model.state in (State.IDLE, State.FAILED))
         return menu
 
     def _show_menu(self) -> None:
@@ -173,14 +179,10 @@ class LibraryRow(QFrame):
             case Qt.Key.Key_Return | Qt.Key.Key_Enter | Qt.Key.Key_Space:
                 self.chosen.emit()
             case Qt.Key.Key_Down:
-                self.focusNextChild()
+                self.left.emit(1)
             case Qt.Key.Key_Up:
-                self.focusPreviousChild()
+                self.left.emit(-1)
             case Qt.Key.Key_Menu:
                 self._show_menu()
             case _:
                 super().keyPressEvent(event)
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        super().focusInEvent(event)
-        self.update()

@@ -15,6 +15,7 @@ from app.pages.models.get import _RepositoryRow
 from app.pages.models.page import ModelsPage
 from app.pages.models.rows import State
 from tests.app.conftest import STARTER
+from tests.app.screenshots import pair
 from tests.app.windows import Opened, button, click, opened, texts, wait
 from tests.engine.node.models.hub_at_hand import BLOCK_BYTES, HubAtHand, Repository, hub_at_hand
 from tests.engine.node.models.models_at_hand import write_model
@@ -70,7 +71,7 @@ def test_a_model_is_loaded_looked_into_and_unloaded(page: ModelsPage) -> None:
     wait(lambda: "SHA-256" in texts(page.library.panel))
     told = texts(page.library.panel)
     assert all(words in told for words in ("30", "9 over 3", "8,192 tokens", "Q4_1", "cache, 4 slots"))
-    click(button(page.library.panel, "Close"))
+    QTest.keyClick(page.library.panel, Qt.Key.Key_Escape)
     assert not page.library.panel.isVisible()
     click(button(row, f"Unload {STARTER}"))
     wait(lambda: row.model.state is State.IDLE)
@@ -180,3 +181,19 @@ def dialog() -> QDialog:
     """The one that is open; None while none is."""
     found = QApplication.activeModalWidget()
     return found  # type: ignore[return-value]
+
+
+def test_a_model_is_copied_to_the_other_computer(app: Opened, page: ModelsPage, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path, "spark", "--port", "0", "--node-port", "0") as spark:
+        pair(app, spark)
+        row = page.library.rows[STARTER, True]
+        wait(lambda: "Fits here and on spark" in texts(row))
+        (copy,) = [action for action in row.menu().actions() if action.text() == "Copy to spark"]
+        assert copy.isEnabled()
+        copy.trigger()
+        wait(lambda: row.model.there)
+        assert "spark" in texts(row) and list((spark.folder / "models").glob("SmolLM2*.gguf"))
+        (copy,) = [action for action in row.menu().actions() if action.text() == "Copy to spark"]
+        assert not copy.isEnabled()
+    wait(lambda: "spark is away" in texts(app.window))
+    wait(lambda: page.library.rows[STARTER, True].model.there is False)
