@@ -18,6 +18,7 @@
         ├── OutOfMemory          the model or its cache does not fit
         ├── DiskFull             a file could not be written
         ├── DownloadFailed       every source failed, or the digest is wrong
+        │   └── DownloadRefused  the source does not give it to this user
         └── ProcessFailed        a process of ours did not start, or ended
 
 The message of each is a sentence for the user: what happened and what to do. Nothing here knows of HTTP,
@@ -125,6 +126,10 @@ class DiskFull(HostError):
 
 class DownloadFailed(HostError):
     """Every source of a file failed, or what came has the wrong digest."""
+
+
+class DownloadRefused(DownloadFailed):
+    """The source does not give the file; another try without another step would change nothing."""
 
 
 class ProcessFailed(HostError):

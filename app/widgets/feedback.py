@@ -125,12 +125,14 @@ class EmptyState(QWidget):
             Button(action.text, action.run, kind="" if index else "primary")
             for index, action in enumerate(actions)
         ]
+        words = row(None, self._sentence, None)
+        words.setStretch(1, 100)
         self.setLayout(
             column(
                 None,
                 row(None, Icon(icon, "text_faint", 40), None),
                 self._title,
-                row(None, self._sentence, None),
+                words,
                 row(None, *buttons, None),
                 None,
                 margin=HUGE,

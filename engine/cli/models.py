@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -24,7 +23,9 @@ from engine.node.models.catalogue import (
     model_id_of,
 )
 from engine.node.models.catalogue import find_model as find_entry
+from engine.node.models.elsewhere import kept_elsewhere
 from engine.node.models.hub_models import get_from_hub
+from engine.node.models.inspection import inspect_file
 from engine.node.models.library import SOURCE_KINDS, Library
 from engine.node.models.model_folder import Folder, ToldModel, find_model, import_model, remove_model
 from engine.node.models.unfinished import (
@@ -36,9 +37,6 @@ from engine.node.presence import NoNode
 from engine.node.progress import Progress
 from engine.node.running import list_running
 from engine.paths import cache_dir
-
-if TYPE_CHECKING:
-    from engine.gguf.reader import GGUFFile
 
 EXAMPLE = """\
   baton models list
@@ -54,9 +52,6 @@ EXAMPLE = """\
 
 # Of a name in the list.
 _SHOWN_NAME = 48
-
-# Longer metadata texts, such as chat templates, are counted and not shown.
-_LONGEST_TEXT = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +157,8 @@ def _about(row: dict[str, Any]) -> str:
         if row["unfinished_bytes"]
         else ""
     )
-    about = (row["title"], row["quantization"] or row["architecture"], row["licence"], left)
+    kept = f"kept by {row['program']}" if row["program"] else ""
+    about = (row["title"], row["architecture"], row["quantization"], row["licence"], kept, left)
     return ", ".join(filter(None, about))
 
 
@@ -174,7 +170,11 @@ def _rows(peers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if model.model_id in rows:
             rows[model.model_id] |= {"digest": model.digest, "problem": model.problem}
         else:
-            rows[model.model_id] = _other(model.told()) | {"here": True, "path": str(model.path)}
+            rows[model.model_id] = _other(model.told()) | {
+                "here": True,
+                "path": str(model.path),
+                "program": model.program,
+            }
     for peer in peers:
         for told in msgspec.convert(peer["models"], list[ToldModel]):
             _row_of(told, rows)["on"].append(peer["name"])
@@ -200,8 +200,9 @@ def _other(told: ToldModel) -> dict[str, Any]:
         "name": told.id,
         "title": told.title,
         "architecture": told.architecture,
-        "quantization": None,
+        "quantization": told.quantization or None,
         "licence": None,
+        "program": "",
         "size_bytes": told.size_bytes,
         "here": False,
         "path": None,
@@ -242,7 +243,7 @@ def _peers() -> list[dict[str, Any]]:
 
 
 def _folder(library: Library) -> Folder:
-    return Folder(library.folder, cache_dir() / "digests")
+    return Folder(library.folder, cache_dir() / "digests", kept_elsewhere)
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -358,12 +359,12 @@ def _path(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from engine.gguf.reader import GGUFFile
-
+    library = Library()
     with ProgressBar(args.model) as progress:
-        path = Library().resolve(args.model, progress)
-    with GGUFFile.open(path) as file:
-        report = _report(file)
+        # what other programs keep has a name, too
+        named = [model.path for model in _folder(library).models() if model.model_id == args.model]
+        path = named[0] if named else library.resolve(args.model, progress)
+    report = inspect_file(path)
     if args.json:
         print(json.dumps(report, indent=2))
         return
@@ -383,6 +384,7 @@ def _describe(model: CatalogueModel, library: Library) -> dict[str, Any]:
         "architecture": model.architecture,
         "quantization": model.quantization,
         "licence": model.licence,
+        "program": "",
         "size_bytes": model.size_bytes,
         "here": library.has(model),
         "path": str(library.path(model)),
@@ -400,24 +402,3 @@ def _describe(model: CatalogueModel, library: Library) -> dict[str, Any]:
             for source in model.sources
         ],
     }
-
-
-def _report(file: GGUFFile) -> dict[str, Any]:
-    """What a person wants to know of a model file; long arrays are counted, not shown."""
-    types = Counter(tensor.type.name for tensor in file.tensors.values())
-    return {
-        "path": str(file.paths[0]),
-        "files": len(file.paths),
-        "size_bytes": file.n_bytes,
-        "architecture": file.architecture,
-        "tensors": dict(types.most_common()),
-        "metadata": {key: _plain(value) for key, value in file.metadata.items()},
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_TEXT else f"{len(value)} characters"
-    return f"{len(value)} values"

@@ -32,6 +32,7 @@ from engine.node.cluster import Cluster
 from engine.node.control import (
     discovery,
     feeds,
+    hub,
     pairing,
     permission,
     selftest,
@@ -45,7 +46,7 @@ from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
 from engine.node.control.feeds import Hub
-from engine.node.control.status import DESCRIBE, Told
+from engine.node.control.status import DESCRIBE, Told, memory_told
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
@@ -55,6 +56,9 @@ from engine.node.link_doctor import LinkDoctor
 from engine.node.model_list import ModelList
 from engine.node.models.copies import Copies
 from engine.node.models.downloads import Downloads
+from engine.node.models.elsewhere import kept_elsewhere
+from engine.node.models.hub_search import HubSearch
+from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
@@ -276,9 +280,10 @@ class Node:
         engine_key = secrets.token_urlsafe(32)
         environment = {**os.environ, **self.identity.environment()}
         self.shelf = Shelf(
-            Folder(models_dir(), cache_dir() / "digests"),
+            Folder(models_dir(), cache_dir() / "digests", kept_elsewhere),
             on_change=self._on_models,
             in_use=self._what_ends_engines,
+            needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
@@ -291,6 +296,7 @@ class Node:
             on_change=add("downloads", lambda: self.downloads.snapshot()),
             on_model=self.shelf.refresh,
         )
+        self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.engines = Engines(
             find=self._find_model,
@@ -387,6 +393,7 @@ class Node:
 
     async def _apply_settings(self) -> None:
         """Have the parts follow what can be followed while they run."""
+        self._models_changed()
         self._stay_awake()
         self.agreement.set_size(
             n_ctx=self.settings.value(config.CTX), n_slots=self.settings.value(config.SLOTS)
@@ -567,6 +574,12 @@ class Node:
     async def _read_digest(self, model: LocalModel) -> str:
         return digest_of_parts(await self.shelf.digests(model))
 
+    def inspect(self, model: LocalModel) -> dict[str, Any]:
+        """What a model's file holds, and what it takes as it would be loaded. Reads its header."""
+        value = self.settings.value
+        kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
+        return inspect_model(model, n_ctx=value(config.CTX), n_slots=value(config.SLOTS), kv_type=kv_type)
+
     def _needed_bytes(self, model: LocalModel, *, n_slots: int) -> int:
         value = self.settings.value
         kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
@@ -663,6 +676,7 @@ class Node:
             "engines": self.engines.snapshot(),
             "workers": self.workers.snapshot(),
             "joins": self.cluster.snapshot(),
+            "memory": memory_told(),
         }
 
     async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:
@@ -673,7 +687,7 @@ def _routes() -> list[BaseRoute]:
     """Of all parts' control."""
     parts = (
         *(status, pairing, discovery, permission, link_control, selftest),
-        *(models_control, wake, updates, settings, setup, feeds),
+        *(models_control, hub, wake, updates, settings, setup, feeds),
     )
     return [route for part in parts for route in part.routes()]
 

@@ -16,13 +16,13 @@ from starlette.routing import Route
 from engine.errors import BatonError, InvalidRequest, PeerUnreachable
 from engine.node.control.asked import asked_of
 from engine.node.control.lines import Items, lines
+from engine.node.control.status import ask, memory_told
 from engine.node.models.catalogue import find_model as find_entry
 from engine.node.models.catalogue import load_catalogue
 from engine.node.models.hub_models import parse_hub_name
 from engine.node.models.library import Library
 from engine.node.models.model_folder import ToldModel
 from engine.node.peering.peer_link import PeerLink
-from engine.node.progress import Silent
 from engine.server.json import JSONResponse
 
 # A paired computer that takes longer is shown without its models; who asks here waits ten seconds.
@@ -75,6 +75,7 @@ def routes() -> list[Route]:
         Route("/models/measure", _measure, methods=["POST"]),
         Route("/models/unload", _unload, methods=["POST"]),
         Route("/models/{model:path}", _remove, methods=["DELETE"]),
+        Route("/models/{model:path}", _inspect),
         Route("/downloads", _downloads),
         Route("/downloads/{download}", _stop_download, methods=["DELETE"]),
         Route("/copies", _copies),
@@ -90,16 +91,33 @@ async def _models(request: Request) -> Response:
     await node.shelf.refresh()
     links: list[PeerLink] = list(node.links.all())
     theirs = await asyncio.gather(*(_models_of(link) for link in links))
-    return JSONResponse({"here": node.shelf.snapshot(), "peers": theirs})
+    return JSONResponse({"here": node.shelf.snapshot() | {"memory": memory_told()}, "peers": theirs})
 
 
 async def _models_of(link: PeerLink) -> dict[str, Any]:
-    about = {"node_id": link.peer.node_id, "name": link.peer.name, "models": [], "problem": ""}
+    """`memory` is None where that computer does not say what it has."""
+    about: dict[str, Any] = {
+        "node_id": link.peer.node_id,
+        "name": link.peer.name,
+        "models": [],
+        "problem": "",
+        "memory": None,
+    }
     try:
-        models = await link.call("models.list", gives=list[ToldModel], timeout_s=_TIMEOUT_S)
+        models, told = await asyncio.gather(
+            link.call("models.list", gives=list[ToldModel], timeout_s=_TIMEOUT_S), ask(link)
+        )
     except BatonError as error:
         return {**about, "problem": str(error)}
-    return {**about, "models": msgspec.to_builtins(models)}
+    return {**about, "models": msgspec.to_builtins(models), "memory": (told[1] or {}).get("memory")}
+
+
+async def _inspect(request: Request) -> Response:
+    """What the file of a model holds, and what it takes here."""
+    node = request.app.state.node
+    await node.shelf.refresh()
+    model = node.shelf.find(request.path_params["model"])
+    return JSONResponse(await asyncio.to_thread(node.inspect, model))
 
 
 async def _catalogue(request: Request) -> Response:
@@ -146,9 +164,12 @@ async def _downloads(request: Request) -> Response:
 
 
 async def _stop_download(request: Request) -> Response:
-    """End a fetch; what has come is kept for the next try."""
-    download = request.path_params["download"]
-    request.app.state.node.downloads.cancel(download)
+    """End a fetch; what has come is kept for the next try, but with `?discard=true`."""
+    node, download = request.app.state.node, request.path_params["download"]
+    if request.query_params.get("discard") == "true":
+        await node.shelf.discard(await node.downloads.forget(download))
+    else:
+        node.downloads.cancel(download)
     return JSONResponse({"cancelled": download})
 
 
@@ -168,7 +189,7 @@ async def _send(request: Request) -> Response:
 
 
 async def _import(request: Request) -> Response:
-    """Lines: signs of life, then the model."""
+    """Lines: how much of a copy is done, then the model."""
     asked = await asked_of(request, _Import)
     path = Path(asked.path)
     if not path.is_absolute():
@@ -176,9 +197,42 @@ async def _import(request: Request) -> Response:
     shelf = request.app.state.node.shelf
 
     async def work() -> Items:
-        yield msgspec.to_builtins((await shelf.add(path, Silent(), copy=asked.copy)).told())
+        progress = _Heard()
+        adding = asyncio.create_task(shelf.add(path, progress, copy=asked.copy))
+        async for step in progress.until(adding):
+            yield step
+        yield msgspec.to_builtins((await adding).told())
 
     return lines(work())
+
+
+class _Heard:
+    """The progress of a job on another thread, as items."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._done_bytes = self._total_bytes = 0
+
+    def note(self, sentence: str) -> None:
+        pass
+
+    def advance(self, done: int, total: int) -> None:
+        self._loop.call_soon_threadsafe(self._hear, done, total)
+
+    def _hear(self, done: int, total: int) -> None:
+        self._done_bytes, self._total_bytes = done, total
+        self._news.set()
+
+    async def until(self, job: asyncio.Task[Any]) -> Items:
+        """Each time that it has gone on, until it is over, however that is."""
+        while not job.done():
+            news = asyncio.create_task(self._news.wait())
+            await asyncio.wait((job, news), return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            if self._news.is_set():
+                self._news.clear()
+                yield {"done_bytes": self._done_bytes, "total_bytes": self._total_bytes}
 
 
 async def _measure(request: Request) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import psutil
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -38,16 +39,28 @@ class _Join(msgspec.Struct):
     note: str
 
 
+class ToldMemory(msgspec.Struct):
+    total_bytes: int
+    free_bytes: int
+
+
 class Told(msgspec.Struct):
     """What a node tells of itself to paired ones: nothing that is its user's alone."""
 
     engines: list[_Engine]
     workers: list[_Worker]
     joins: list[_Join]
+    memory: ToldMemory | None = None
 
 
 # A peer that takes longer is shown without what it would have said.
 _TIMEOUT_S = 2.0
+
+
+def memory_told() -> dict[str, int]:
+    """Of this computer, just now."""
+    memory = psutil.virtual_memory()
+    return {"total_bytes": memory.total, "free_bytes": memory.available}
 
 
 def routes() -> list[Route]:
@@ -57,7 +70,7 @@ def routes() -> list[Route]:
 async def _status(request: Request) -> Response:
     node = request.app.state.node
     links: list[PeerLink] = node.links.all()
-    told = dict(await asyncio.gather(*map(_ask, links)))
+    told = dict(await asyncio.gather(*map(ask, links)))
     peers = [
         {
             **peer,
@@ -69,7 +82,8 @@ async def _status(request: Request) -> Response:
     return JSONResponse({"node": node.describe(), "peers": peers})
 
 
-async def _ask(link: PeerLink) -> tuple[str, Any]:
+async def ask(link: PeerLink) -> tuple[str, Any]:
+    """The computer's id, and what it tells of itself, None where it does not."""
     try:
         told = await link.call(DESCRIBE, gives=Told, timeout_s=_TIMEOUT_S)
     except PeerError:

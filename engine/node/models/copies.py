@@ -217,8 +217,8 @@ class Copies:
         digests = await self._shelf.digests(model)
         copy.check_wanted()
         files = tuple(
-            FileEntry(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
-            for path, digest in zip(model.paths, digests, strict=True)
+            FileEntry(name=name, size_bytes=path.stat().st_size, sha256=digest)
+            for name, path, digest in zip(model.names, model.paths, digests, strict=True)
         )
         offer = Offer(copy_id=copy.copy_id, files=files)
         sender = _Sender(offer, model, link, self._identity)

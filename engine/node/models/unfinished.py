@@ -21,9 +21,13 @@ from engine.errors import ModelFileError, UserError
 from engine.files import file_error
 from engine.gguf.reader import part_paths
 from engine.node.models.catalogue import model_id_of
+from engine.node.models.library import ORIGIN
 
 # A download that waits for a better connection, or for its user's holidays to end, is gone on with by then.
 KEPT_S = 28 * 24 * 3600.0
+
+# As long as a file's name on the hub may be.
+_MAX_SOURCE = 512
 
 # As `partial_path` calls it, with the note of its pieces, and the folder in which the next piece comes; an import's.
 _LEFT = re.compile(r"\.?(?P<file>.+)\.[0-9a-f]{12}\.partial(\.\w+)?|\.(?P<imported>.+)\.partial")
@@ -31,12 +35,16 @@ _LEFT = re.compile(r"\.?(?P<file>.+)\.[0-9a-f]{12}\.partial(\.\w+)?|\.(?P<import
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """What is here of one file. `file` is the name that it is to have; `touched_s` is when it grew last."""
+    """What is here of one file. `file` is the name that it is to have; `touched_s` is when it grew last.
+
+    `source` is OWNER/REPO/FILE where it comes from the hub.
+    """
 
     file: str
     paths: tuple[Path, ...]
     size_bytes: int
     touched_s: float
+    source: str = ""
 
     @property
     def model_id(self) -> str:
@@ -48,6 +56,7 @@ class Unfinished:
             "file": self.file,
             "size_bytes": self.size_bytes,
             "touched": self.touched_s,
+            "source": self.source,
         }
 
 
@@ -92,9 +101,13 @@ def find_old(folder: Path, *, now_s: float | None = None) -> tuple[Unfinished, .
 def _looked_at(file: str, paths: tuple[Path, ...]) -> Unfinished | None:
     """None where it has been finished just now."""
     found = []
+    source = ""
     for path in paths:
-        with contextlib.suppress(OSError):
-            found.append(path.lstat())
+        with contextlib.suppress(OSError, UnicodeError):
+            if path.suffix == ORIGIN:
+                source = path.read_text("utf-8")[:_MAX_SOURCE]
+            else:
+                found.append(path.lstat())
     if not found:
         return None
     return Unfinished(
@@ -102,6 +115,7 @@ def _looked_at(file: str, paths: tuple[Path, ...]) -> Unfinished | None:
         paths=paths,
         size_bytes=sum(each.st_size for each in found),
         touched_s=max(each.st_mtime for each in found),
+        source=source,
     )
 
 

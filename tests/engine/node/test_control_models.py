@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.cache.spec import KVType
 from engine.node.agreeing.wishes import Wishes
 from engine.node.control import models as models_routes
 from engine.node.control.app import build_control_app
 from engine.node.models.copies import Copies
+from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
 from engine.node.peering.peer_link import PeerLink
 from tests.engine.node.glue import End, two_ends
-from tests.engine.node.models.models_at_hand import write_model
+from tests.engine.node.models.models_at_hand import HEADS, KV_HEADS, LAYERS, write_model
 
 TOKEN = "the node's token"
 
@@ -39,6 +42,7 @@ def new_node(end: End, folder: Path) -> SimpleNamespace:
         ),
         links=end.links,
         peers=end.book,
+        inspect=partial(inspect_model, n_ctx=2048, n_slots=3, kv_type=KVType.BF16),
     )
     shelf.offer_methods(end.offers)
     node.copies.offer_methods(end.offers)
@@ -133,6 +137,42 @@ def test_a_file_is_imported_and_removed(tmp_path: Path) -> None:
         assert refused.status_code == 400 and "absolute" in refused.json()["error"]["message"]
         (error,) = lines(await client.post("/models/import", json={"path": "/nowhere.gguf"}))
         assert "no such file" in error["error"]["message"]
+
+    run(tmp_path, work)
+
+
+def test_a_copy_tells_how_far_it_is(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        source = write_model(tmp_path / "mine.gguf", n_bytes=1 << 20)
+        *steps, model = lines(await client.post("/models/import", json={"path": str(source), "copy": True}))
+        size = source.stat().st_size
+        assert steps[-1] == {"done_bytes": size, "total_bytes": size}
+        assert (model["id"], model["is_link"]) == ("mine", False)
+
+    run(tmp_path, work)
+
+
+def test_a_model_is_inspected(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        write_model(here / "mine.gguf")
+        write_model(here / "odd.gguf", architecture="rwkv7")
+        told = (await client.get("/models/mine")).json()
+        measures = told["measures"]
+        assert (told["quantization"], told["chat_template"], told["type_bytes"]) == (
+            "F32",
+            False,
+            {"F32": 4096},
+        )
+        assert (measures["n_layers"], measures["n_heads"], measures["n_kv_heads"]) == (
+            LAYERS,
+            HEADS,
+            KV_HEADS,
+        )
+        assert measures["n_ctx"] == 2048 and measures["n_slots"] == 3
+        assert measures["cache_bytes"] == measures["kv_bytes_per_token"] * 2048 * 3
+        odd = (await client.get("/models/odd")).json()
+        assert odd["measures"] is None and "rwkv7" in odd["problem"]
+        assert (await client.get("/models/nobody")).status_code == 400
 
     run(tmp_path, work)
 

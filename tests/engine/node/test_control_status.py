@@ -18,6 +18,7 @@ TOLD = {
     "engines": [ENGINE],
     "workers": [{**ENGINE, "for": "left"}],
     "joins": [{"model": "m", "prefill": "left", "note": ""}],
+    "memory": {"total_bytes": 8, "free_bytes": 5},
 }
 
 
@@ -40,6 +41,6 @@ def test_what_a_peer_says_of_itself(tmp_path: Path, said: Any, is_shown: bool) -
         async with asyncio.timeout(TIMEOUT_S), two_ends(tmp_path) as (left, right):
             right.offers.calls[status.DESCRIBE] = Method(describe)
             assert left.link is not None
-            assert (await status._ask(left.link))[1] == (TOLD if is_shown else None)
+            assert (await status.ask(left.link))[1] == (TOLD if is_shown else None)
 
     asyncio.run(work())

@@ -149,3 +149,17 @@ def test_only_so_many_at_a_time() -> None:
         await downloads.close()
 
     asyncio.run(work())
+
+
+def test_one_that_is_forgotten_ends_and_is_told_of_no_more() -> None:
+    async def work() -> None:
+        source = Source(HALF)
+        downloads = source.downloads()
+        download = downloads.start("tiny")
+        await until(download, lambda each: each.done_bytes == 50)
+        assert await downloads.forget(download.download_id) == "tiny"
+        assert (download.state, source.n_closed, downloads.snapshot()) == ("cancelled", 1, [])
+        with pytest.raises(InvalidRequest):
+            await downloads.forget(download.download_id)
+
+    asyncio.run(work())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,11 +209,11 @@ def test_what_a_model_needs_grows_with_slots_and_context(folder: Folder) -> None
 def test_a_disk_that_fills_up_while_a_model_is_copied_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(source: Path, target: Path) -> None:
+    def fill(source: Path, target: Path, *_: object) -> None:
         Path(target).write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", fill)
+    monkeypatch.setattr(model_folder, "_copy", fill)
     folder = Folder(tmp_path / "models", tmp_path / "digests")
     with pytest.raises(DiskFull, match="make room"):
         import_model(folder, write_model(tmp_path / "a.gguf"), Silent(), copy=True)
