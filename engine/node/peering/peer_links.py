@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import socket
 import ssl
@@ -284,8 +285,14 @@ class PeerLinks:
             raise PeerLost(f"the computer at {address} hung up: it may have unpaired this one") from error
         except TimeoutError as error:
             raise PeerUnreachable(f"nothing answers at {address} in time") from error
+        except ConnectionRefusedError as error:
+            raise PeerUnreachable(
+                f"no Baton answers at {address}: start it there with `baton node`"
+            ) from error
         except (OSError, UnicodeError) as error:
-            raise PeerUnreachable(f"{address} cannot be reached: {_reason(error)}") from error
+            raise PeerUnreachable(
+                f"{address} cannot be reached ({_reason(error)}): look at the cable, and whether that computer is on"
+            ) from error
         await self._greet(peer, reader, writer, is_dialled=True)
         self._book.met(peer.node_id, address)
 
@@ -466,4 +473,9 @@ def _bound(host: str, port: int) -> list[socket.socket]:
 
 
 def _reason(error: OSError | UnicodeError) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:
+        return os.strerror(
+            number
+        )  # asyncio puts words of its own, with Python's addresses, in the place of these
     return str(getattr(error, "strerror", None) or error)

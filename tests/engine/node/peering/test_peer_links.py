@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from engine.errors import InvalidRequest, PeerLost, PeerRefused, ProtocolError
-from engine.node.peering import peer_link
+from engine.node.peering import peer_link, peer_links
 from engine.node.peering.offers import Method
 from engine.node.peering.peer_link import PeerLink, encode_frame
 from engine.node.peering.peer_links import make_room, split_node_address
@@ -682,3 +684,34 @@ def test_a_mistake_in_what_listens_ends_the_link_and_another_one_comes(tmp_path:
             await right.until(lambda: right.link is not None and right.link is not old)
 
     asyncio.run(work())
+
+
+def test_why_nobody_is_there_is_said_in_plain_words(tmp_path: Path) -> None:
+    """The first of the addresses is where no program listens."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+
+    async def work() -> None:
+        left, right = new_end(tmp_path, "left"), new_end(tmp_path, "right")
+        await left.links.start()
+        left.book.add(peer_of(right, "right", f"127.0.0.1:{port}"))
+        left.links.look_again()
+        try:
+            await left.until(lambda: "baton node" in note_of(left))
+            assert note_of(left) == f"no Baton answers at 127.0.0.1:{port}: start it there with `baton node`"
+        finally:
+            await left.links.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EHOSTUNREACH, "Connect call failed ('10.0.0.2', 7119)"), "No route to host"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (OSError("Multiple exceptions"), "Multiple exceptions"),
+    ],
+)
+def test_a_reason_is_the_system_s_own(error: OSError, words: str) -> None:
+    assert peer_links._reason(error) == words
