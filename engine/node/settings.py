@@ -78,8 +78,8 @@ class NodeSettings:
         if self._host_fault:
             faults.append(
                 f"the endpoint answers this computer alone, as it cannot listen at {self.value(config.HOST)}: "
-                f"{self._host_fault}. Set another {config.HOST.name} (baton config set {config.HOST.name}), or start the "
-                "node anew once it can"
+                f"{self._host_fault}. Set another {config.HOST.name} (baton config set {config.HOST.name}), or start "
+                "the node anew once it can"
             )
         elif self.host != self.value(config.HOST):
             faults.append(
