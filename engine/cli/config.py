@@ -100,11 +100,14 @@ def run(args: argparse.Namespace) -> int:
             raise NoNode(
                 "no node runs on this computer, so that nothing is loaded: start one with `baton node`"
             )
+        waits = any(entry["waits_for"] == "reload" for entry in home.snapshot()["settings"])
         home.client.post("/settings/reload")
         _say(
             args,
             home.snapshot(),
-            "What waited for it is loaded anew, one model after the other: `baton status`",
+            "What waited for it is loaded anew, one model after the other: `baton status`"
+            if waits
+            else "Nothing waits for it: what is loaded has the settings that hold",
         )
     elif setting is None:
         _list(args, home.snapshot())

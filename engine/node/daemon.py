@@ -190,6 +190,7 @@ class Node:
         self._secrets = settings.open_secrets()
         self.identity = await asyncio.to_thread(_settled_identity, settings.identity, self._secrets)
         await asyncio.to_thread(settings.recall, self._secrets)
+        await asyncio.to_thread(settings.look_at_host)
         _check_exposure(settings)
         for fault in settings.faults():
             log.warning("%s", fault)

@@ -14,6 +14,7 @@ from typing import Any
 from engine import config
 from engine.config import NODE_SETTINGS, Needs, Setting, is_loopback
 from engine.errors import HostError, InvalidRequest, UserError
+from engine.node.listening import listening_fault
 from engine.node.trust.secrets import Secrets
 from engine.paths import identity_dir
 from engine.settings_file import SettingsFile
@@ -67,13 +68,20 @@ class NodeSettings:
             for setting in NODE_SETTINGS
             if setting.environment and (text := environ.get(setting.environment))
         }
+        self._host_fault = ""
         found, self._fault = file.read()
         self._file = self._checked(found)
 
     def faults(self) -> list[str]:
         """What is not followed of the file, and what cannot be had, a sentence each."""
         faults = [*([self._fault] if self._fault else []), *self._ignored.values()]
-        if self.host != self.value(config.HOST):
+        if self._host_fault:
+            faults.append(
+                f"the endpoint answers this computer alone, as it cannot listen at {self.value(config.HOST)}: "
+                f"{self._host_fault}. Set another {config.HOST.name} (baton config set {config.HOST.name}), or start "
+                "the node anew once it can"
+            )
+        elif self.host != self.value(config.HOST):
             faults.append(
                 f"the endpoint answers this computer alone, though {config.HOST.name} opens it to the network: that "
                 f"needs a key that programs must send (baton config set {config.API_KEY.name} --new), and the node "
@@ -92,11 +100,20 @@ class NodeSettings:
 
     @property
     def host(self) -> str:
-        """Where the endpoint listens: without a key, for this computer alone. A flag is never taken back so."""
+        """Where the endpoint listens: without a key, or where it cannot, for this computer alone.
+
+        A flag is never taken back so.
+        """
         host: str = self.value(config.HOST)
-        if self.source(config.HOST) is Source.FILE and not is_loopback(host) and self.api_key is None:
+        is_kept = self.source(config.HOST) is Source.FILE and not is_loopback(host)
+        if is_kept and (self.api_key is None or self._host_fault):
             return str(config.HOST.default)
         return host
+
+    def look_at_host(self) -> None:
+        """Find out whether the endpoint can listen at a host of the file: a cable may be out. Slow, as `recall` is."""
+        if self.source(config.HOST) is Source.FILE and self.api_key is not None:
+            self._host_fault = listening_fault(self.value(config.HOST), 0)
 
     @property
     def api_key(self) -> str | None:
@@ -148,6 +165,8 @@ class NodeSettings:
                 secrets.forget(_SECRET_PREFIX + setting.name)
             elif setting.is_secret:
                 secrets.keep(_SECRET_PREFIX + setting.name, value)
+        if config.HOST in checked:
+            self._host_fault = ""
         self._secrets = _after(self._secrets, {s.name: v for s, v in checked.items() if s.is_secret})
         self._ignored = {
             name: fault for name, fault in self._ignored.items() if name not in {s.name for s in checked}

@@ -379,13 +379,17 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do it; who is cancelled meanwhile waits for it all the same: half a process is nobody's."""
+    """Do it; who is cancelled meanwhile, however often, waits for it all the same: half a process is nobody's."""
     task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 async def whole_lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:

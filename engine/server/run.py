@@ -119,7 +119,9 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
     except OSError as error:
-        raise InvalidRequest(f"cannot listen on {host}: {error}", param="host") from error
+        raise InvalidRequest(
+            f"cannot listen on {host}: {error.strerror or error}; choose another with --host", param="host"
+        ) from error
     try:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

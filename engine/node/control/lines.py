@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 
 from engine.errors import BatonError
+from engine.node.supervisor import to_its_end
 from engine.server.errors import error_body
 from engine.server.json import encode
 
@@ -43,4 +44,9 @@ async def _with_signs_of_life(items: Items) -> AsyncIterator[bytes]:
         finally:
             if coming is not None:
                 coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                # The server cancels us again and again once the client has gone; what is being put away is not to hear.
+                await to_its_end(_over(coming))
+
+
+async def _over(task: asyncio.Task[Any]) -> None:
+    await asyncio.gather(task, return_exceptions=True)

@@ -410,10 +410,10 @@ class _Sender:
                 if item.model_id is not None:
                     return
         finally:
-            for task in (listening, self._own):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+            tasks = [task for task in (listening, self._own) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
         self._events.put_nowait(_Cancelled(_CANCELLED))

@@ -66,6 +66,7 @@ def test_values_are_shown_with_where_they_are_from(node: NodeProcess) -> None:
         "BATON_MODELS",
     )
     assert node.baton("config", "get", "ctx").strip() == "512"
+    assert "Nothing waits for it" in node.baton("config", "reload")
     listed = node.baton("config", "list")
     assert "Handoff" in listed and "512  (tokens; set here)" in listed
     assert json.loads(node.baton("config", "list", "--json")) == node.control("/settings")

@@ -55,3 +55,32 @@ def test_a_client_that_goes_ends_what_it_waited_for() -> None:
         assert ended.is_set()
 
     run(work())
+
+
+def test_what_a_client_that_goes_had_begun_is_put_away_to_the_end() -> None:
+    """A server cancels again and again, until all has ended."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+    put_away: list[int] = []
+
+    async def items() -> Items:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+            yield {}
+        finally:
+            for number in range(3):
+                await may_end.wait()
+                put_away.append(number)
+
+    async def work() -> None:
+        waiting = asyncio.ensure_future(anext(module._with_signs_of_life(items())))
+        await began.wait()
+        for _ in range(5):
+            waiting.cancel()
+            await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert put_away == [0, 1, 2]
+
+    run(work())

@@ -128,6 +128,29 @@ def test_a_file_that_opens_it_without_a_key_does_not(home: Home) -> None:
     assert home.open(host="0.0.0.0").host == "0.0.0.0"  # the node refuses that itself
 
 
+def test_a_kept_host_at_which_nobody_can_listen_keeps_no_node_from_starting(home: Home) -> None:
+    """A documentation address, as that of a cable that is out."""
+    home.write(host="203.0.113.7")
+    home.change(home.open(), api_key=KEY)
+    settings = home.open()
+    settings.look_at_host()
+    assert settings.host == "127.0.0.1"
+    (fault,) = settings.faults()
+    assert "cannot listen at 203.0.113.7: this computer does not have that address" in fault
+    assert "baton config set host" in fault
+    home.change(settings, host="0.0.0.0")
+    assert settings.faults() == []
+    flagged = home.open(host="203.0.113.7")
+    flagged.look_at_host()
+    assert flagged.host == "203.0.113.7"
+
+
+def test_what_holds_in_place_of_a_value_that_is_not_followed_is_said(home: Home) -> None:
+    home.write(name=5, ctx="many")
+    first, second = home.open().faults()
+    assert first.endswith("; what Baton chooses holds") and second.endswith("; 4096 holds")
+
+
 def test_a_key_is_kept_with_the_secrets_and_shown_nowhere(home: Home) -> None:
     settings = home.open()
     home.change(settings, api_key=KEY, slots=2)

@@ -14,7 +14,7 @@ import pytest
 
 from engine.node import supervisor
 from engine.node.reporting.logs import RotatingLog
-from engine.node.supervisor import EngineProcess, State, explain
+from engine.node.supervisor import EngineProcess, State, explain, to_its_end
 from tests.engine.node.glue import TIMEOUT_S, run
 
 pytestmark = pytest.mark.usefixtures("child_script")
@@ -266,3 +266,25 @@ def test_one_that_hangs_while_it_loads_is_started_again(
 )
 def test_every_end_is_explained(status: int, lines: list[str], reason: str) -> None:
     assert explain(status, lines) == reason
+
+
+def test_who_is_cancelled_again_and_again_waits_for_the_end() -> None:
+    async def work() -> None:
+        may_end, done = asyncio.Event(), []
+
+        async def slow() -> None:
+            await may_end.wait()
+            done.append(True)
+
+        waiting = asyncio.create_task(to_its_end(slow()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert done == [True]
+
+    run(work())
