@@ -155,7 +155,7 @@ class Scrolled(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        inner = QWidget()
+        inner = _Inner()
         inner.setObjectName("scrolled")
         self.column = column(*parts, margin=margin, spacing=spacing)
         if width:
@@ -172,6 +172,13 @@ class Scrolled(QScrollArea):
         else:
             inner.setLayout(self.column)
         self.setWidget(inner)
+
+
+class _Inner(QWidget):
+    """As tall as its width makes it: what wrapped labels ask for before they know theirs is too much."""
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(super().minimumSizeHint().width(), 0)
 
 
 def row(*parts: Part, margin: int = 0, spacing: int = SMALL) -> QHBoxLayout:
