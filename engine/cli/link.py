@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _selftest(args: argparse.Namespace) -> int:
     """0 when the worker prefilled every prompt, and the answers are the same or part at a near tie; else 1."""
-    test = SelfTest(Endpoint(args.host, args.port))
+    test = SelfTest(Endpoint.named(args.host, args.port))
     for prompt in test.prompts(args.lengths):
         row = test.compare(prompt)
         if not args.json:
