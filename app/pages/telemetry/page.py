@@ -174,11 +174,11 @@ class TelemetryPage(Page):
     # what is heard
 
     def _on_news(self, model: str, key: str) -> None:
-        if not self._paint.isActive():
+        if self.isVisible() and not self._paint.isActive():
             self._paint.start()
 
     def _on_part(self, part: str) -> None:
-        if part in ("link", "peers", "joins", "engines", "workers"):
+        if self.isVisible() and part in ("link", "peers", "joins", "engines", "workers"):
             self._paint.start()
 
     def _on_chosen(self, model: str, key: str) -> None:
@@ -195,10 +195,8 @@ class TelemetryPage(Page):
             return
         if self._stack.currentIndex() == 0:
             self._stack.setCurrentIndex(1)
-        entries = []
-        for model, key, record in records:
-            sides = sides_of(self.context, model)
-            entries.append(entry_of(model, key, record, sides))
+        sides = {model: sides_of(self.context, model) for model in self._feeds.ledgers}
+        entries = [entry_of(model, key, record, sides[model]) for model, key, record in records]
         is_known = self._chosen is not None and any(self._chosen == (model, key) for model, key, _ in records)
         if self._follows_newest or not is_known:
             model, key, _ = records[0]
