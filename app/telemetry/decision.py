@@ -76,7 +76,8 @@ def facts(record: Record, worker: str, decoder: str, limit_ms: float | None) -> 
     found += _of_prompt(told)
     if told["handoff"] is not None:
         n_bytes = sum(chunk.n_bytes for chunk in record.chunks.values())
-        found += _of_handoff(told["handoff"], n_bytes, limit_ms)
+        so_far = "before that" if told["fallback"] else "so far"
+        found += _of_handoff(told["handoff"], n_bytes, so_far, limit_ms)
     if (speed := _decode_speed(told)) is not None:
         found.append(
             Fact(name="Answer", value=f"{figures.count(told['n_decoded'])} tokens", note=figures.speed(speed))
@@ -90,9 +91,9 @@ def _of_prompt(told: dict[str, Any]) -> list[Fact]:
     return [Fact(name="Prompt", value=f"{figures.count(n_prompt)} tokens", note=note)]
 
 
-def _of_handoff(handoff: dict[str, Any], n_bytes: int, limit_ms: float | None) -> list[Fact]:
+def _of_handoff(handoff: dict[str, Any], n_bytes: int, so_far: str, limit_ms: float | None) -> list[Fact]:
     if handoff["tail_ms"] is None:
-        return [Fact(name="Handed over", value=figures.size(n_bytes), note="so far")]
+        return [Fact(name="Handed over", value=figures.size(n_bytes), note=so_far)]
     raw, wire = handoff["bytes"], handoff["wire_bytes"]
     codec = "" if handoff["codec"] == "raw" else f", {handoff['codec']}"
     limit = (

@@ -69,9 +69,7 @@ class Feeds(QObject):
 
     def is_handing_over(self) -> bool:
         """Whether KV is on its way over the cable just now."""
-        return any(
-            slot.state == "prefill_remote" for ledger in self.ledgers.values() for slot in ledger.slots
-        )
+        return any(ledger.is_handing_over for ledger in self.ledgers.values())
 
     def goodput_now(self) -> float:
         """Bytes a second over the cable, lately."""

@@ -210,6 +210,12 @@ class Ledger:
                 record.told = {**record.told, "state": "ended", "outcome": "failed", "error": why}
         self._live.clear()
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether KV is on its way just now. Requests say so at once, slots twice a second."""
+        live = [self.records[key].state for key in self._live.values() if key in self.records]
+        return "prefill_remote" in live or any(slot.state == "prefill_remote" for slot in self.slots)
+
     def newest_first(self) -> list[tuple[str, Record]]:
         return sorted(self.records.items(), key=lambda item: item[1].asked_s, reverse=True)
 

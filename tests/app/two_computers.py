@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
+from PySide6.QtCore import QTimer
+
 from app.bridge import Bridge
 from app.context import Context
 from app.node.client import NodeClient
@@ -75,6 +77,8 @@ def two_computers(folder: Path) -> Iterator[Context]:
         pretend(context)
         yield context
     finally:
+        for timer in context.state.findChildren(QTimer):
+            timer.stop()
         bridge.close(client.close())
 
 

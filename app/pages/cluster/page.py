@@ -31,6 +31,9 @@ _PARTS = frozenset({"node", "peers", "hosts", "engines", "workers", "joins", "ro
 # Times since something happened, and what flows now, go on by themselves.
 _TICK_MS = 1000
 
+# What the page shows, by the number in its stack.
+_ALONE, _PAIRED, _UNKNOWN = range(3)
+
 _WIDTH = 960
 _NARROW = 700
 
@@ -80,6 +83,7 @@ class ClusterPage(Page):
         self._stack = QStackedWidget()
         self._stack.addWidget(alone)
         self._stack.addWidget(self._made_body())
+        self._stack.addWidget(QWidget())  # until the node has said with whom it is paired
         self.setLayout(column(self._stack, margin=0, spacing=0))
 
     def _made_body(self) -> QWidget:
@@ -136,15 +140,16 @@ class ClusterPage(Page):
     # what is heard
 
     def _on_part(self, part: str) -> None:
-        if part in _PARTS:
+        if part in _PARTS and self.isVisible():
             self._show()
 
     def _on_news(self, model: str, key: str) -> None:
-        self._show_flow(self._story)
+        if self.isVisible():
+            self._show_flow(self._story)
 
     def _tick(self) -> None:
         story = self._story
-        if self._stack.currentIndex() == 1:
+        if self._stack.currentIndex() == _PAIRED:
             self._show_computers(story)
             self._show_away(story)
 
@@ -156,9 +161,10 @@ class ClusterPage(Page):
 
     def _show(self) -> None:
         story = self._story
-        self._stack.setCurrentIndex(1 if self.context.peer is not None else 0)
         if self.context.peer is None:
+            self._stack.setCurrentIndex(_UNKNOWN if self.context.state.part("peers") is None else _ALONE)
             return
+        self._stack.setCurrentIndex(_PAIRED)
         self._show_findings(story)
         self._show_computers(story)
         self._show_away(story)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QSizePolicy, QVBoxLayout, QWidget
 from app.look.look import current_look
 from app.look.measures import SMALL, TINY
 from app.pages.cluster.story import Cable, Computer
+from app.telemetry.figures import DASH
 from app.widgets.basics import Card, Icon, Line, Text, column, row, set_property
 from app.widgets.feedback import Dot, Meter, Tag
 
@@ -48,21 +49,15 @@ class ComputerCard(Card):
         head.setStretch(1, 1)
         state = row(self._dot, self._state, spacing=SMALL)
         state.setStretch(1, 1)
-        for part in (
-            head,
-            self._whose,
-            SMALL,
-            self._device,
-            self._meter,
-            self._memory,
-            SMALL,
-            self._model,
-            self._same,
-            None,
-            Line(),
-            state,
-        ):
-            _add(self.column, part)
+        self.column.addLayout(
+            column(
+                *(head, self._whose, SMALL),
+                *(self._device, self._meter, self._memory, SMALL),
+                *(self._model, self._same, None),
+                *(Line(), state),
+                spacing=TINY,
+            )
+        )
         self.setMinimumHeight(216)
 
     def show_computer(self, computer: Computer) -> None:
@@ -73,7 +68,7 @@ class ComputerCard(Card):
         self._meter.setVisible(computer.used is not None)
         self._meter.show_shares((computer.used or 0.0, self._hue))
         self._memory.setText(computer.memory)
-        self._model.setText(computer.model or self.tr("–" if computer.is_away else "No model loaded"))
+        self._model.setText(computer.model or (DASH if computer.is_away else self.tr("No model loaded")))
         set_property(self._model, "tone", "" if computer.model else "faint")
         self._same.setText(self.tr("✓ same model") if computer.is_same_model else "")
         self._dot.show_tone(computer.tone or "text_faint", filled=bool(computer.tone))
@@ -263,9 +258,3 @@ class _Line(Text):
         super().setText(
             self.fontMetrics().elidedText(self._whole, Qt.TextElideMode.ElideMiddle, self.width())
         )
-
-
-def _add(box: QVBoxLayout, part: object) -> None:
-    """As `column` does."""
-    inner = column(part)  # type: ignore[arg-type]
-    box.addLayout(inner, 1 if part is None else 0)

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QFileDialog,
     QFrame,
-    QGridLayout,
     QMenu,
     QSizePolicy,
     QStackedWidget,
@@ -20,17 +19,18 @@ from PySide6.QtWidgets import (
 )
 
 from app.context import Context
-from app.look.measures import HUGE, LARGE, MEDIUM, SMALL, TINY
+from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.pages.page import Page
+from app.pages.telemetry.facts import FactsGrid
 from app.pages.telemetry.requests import RequestsList, entry_of
 from app.pages.telemetry.slots import SlotsTable
 from app.pages.telemetry.waterfall import WaterfallView
 from app.telemetry import figures
-from app.telemetry.decision import Fact, decision, facts
+from app.telemetry.decision import decision, facts
 from app.telemetry.export import as_csv, as_json
 from app.telemetry.ledger import Record
 from app.telemetry.sides import Sides, ceiling_of, sides_of
-from app.widgets.basics import Button, Card, Scrolled, Text, clear, column, row
+from app.widgets.basics import Button, Card, Scrolled, Text, column, row
 from app.widgets.feedback import Action, EmptyState, Tag
 
 # The plot moves a little each quarter of a second, and rests when there is nothing on it.
@@ -54,7 +54,6 @@ class TelemetryPage(Page):
         self._chosen: tuple[str, str] | None = None
         self._follows_newest = True
         self._asked_for: set[str] = set()
-        self._facts_shown: tuple[list[Fact], int] = [], 0
         self._export = Button(self.tr("Export"), kind="quiet", icon="download")
         self._export.setMenu(self._export_menu())
         self._requests = RequestsList()
@@ -148,18 +147,15 @@ class TelemetryPage(Page):
         self._hint = Text(size="caption", tone="faint")
         self._hint.setMinimumHeight(20)
         self._waterfall.said.connect(self._say_hint)
-        self._facts = QGridLayout()
-        self._facts.setContentsMargins(0, SMALL, 0, 0)
-        self._facts.setHorizontalSpacing(HUGE)
-        self._facts.setVerticalSpacing(LARGE)
+        self._facts = FactsGrid()
         card = Card(
             row(self._name, SMALL, self._tag, None, *self._views, spacing=TINY),
             self._decision,
             self._waterfall,
             self._hint,
+            self._facts,
             spacing=SMALL,
         )
-        card.column.addLayout(self._facts)
         self._say_hint("")
         return card
 
@@ -178,11 +174,11 @@ class TelemetryPage(Page):
     # what is heard
 
     def _on_news(self, model: str, key: str) -> None:
-        if not self._paint.isActive():
+        if self.isVisible() and not self._paint.isActive():
             self._paint.start()
 
     def _on_part(self, part: str) -> None:
-        if part in ("link", "peers", "joins", "engines", "workers"):
+        if self.isVisible() and part in ("link", "peers", "joins", "engines", "workers"):
             self._paint.start()
 
     def _on_chosen(self, model: str, key: str) -> None:
@@ -199,10 +195,8 @@ class TelemetryPage(Page):
             return
         if self._stack.currentIndex() == 0:
             self._stack.setCurrentIndex(1)
-        entries = []
-        for model, key, record in records:
-            sides = sides_of(self.context, model)
-            entries.append(entry_of(model, key, record, sides))
+        sides = {model: sides_of(self.context, model) for model in self._feeds.ledgers}
+        entries = [entry_of(model, key, record, sides[model]) for model, key, record in records]
         is_known = self._chosen is not None and any(self._chosen == (model, key) for model, key, _ in records)
         if self._follows_newest or not is_known:
             model, key, _ = records[0]
@@ -258,7 +252,8 @@ class TelemetryPage(Page):
         self._name.setText(self.tr("{} tokens").format(figures.count(record.told["n_prompt_tokens"])))
         self._show_tag(record, sides)
         self._decision.setText(decision(record, sides.worker, sides.decoder))
-        self._show_facts(facts(record, sides.worker, sides.decoder, picture.limit_ms if picture else None))
+        limit_ms = picture.limit_ms if picture is not None else None
+        self._facts.show_facts(facts(record, sides.worker, sides.decoder, limit_ms))
         self._views[1].setEnabled(record.told["prefilled_ms"] is not None)
         self._views[2].setVisible(record.is_remote)
         self._views[2].setEnabled(self._waterfall.has_tail)
@@ -277,23 +272,6 @@ class TelemetryPage(Page):
             self._tag.say(self.tr("prefilled on {}").format(sides.decoder), sides.decoder_hue)
         else:
             self._tag.say(self.tr("waits"))
-
-    def _show_facts(self, found: list[Fact]) -> None:
-        a_row = _FACTS_A_NARROW_ROW if self.width() < _NARROW else _FACTS_A_ROW
-        if (found, a_row) == self._facts_shown:
-            return
-        self._facts_shown = found, a_row
-        clear(self._facts)
-        for number, fact in enumerate(found):
-            parts: list[QWidget] = [Text(fact.name, size="caption", tone="faint")]
-            parts.append(Text(fact.value, tone=fact.tone, strong=True, selectable=True, wrap=True))
-            if fact.note:
-                parts.append(Text(fact.note, size="caption", tone="soft", wrap=True))
-            told = QWidget()
-            told.setLayout(column(*parts, None, spacing=2))
-            self._facts.addWidget(told, number // a_row, number % a_row)
-        for place in range(_FACTS_A_ROW):
-            self._facts.setColumnStretch(place, int(place < a_row))
 
     def _ask_for_layers(self, record: Record) -> None:
         """The engine knows the layers of its last requests; of those that ran before the window looked as well."""
@@ -361,4 +339,4 @@ class TelemetryPage(Page):
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)
-            self._paint.start()
+        self._facts.set_a_row(_FACTS_A_NARROW_ROW if is_narrow else _FACTS_A_ROW)

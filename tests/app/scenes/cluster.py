@@ -60,7 +60,7 @@ def play(stage: Stage) -> None:
     scrolled.verticalScrollBar().setValue(0)
 
     pretend(
-        stage,
+        stage.app.context,
         peers=[away()],
         joins=[],
         engines=[engine(worker={"connected": False, "note": ""})],
@@ -75,7 +75,7 @@ def play(stage: Stage) -> None:
     question.reject()
 
     pretend(
-        stage,
+        stage.app.context,
         peers=parts_of()["peers"],
         hosts={**parts_of()["hosts"], SPARK: host("NVIDIA GB10", "Linux", 128, 115, loaded=[])},
         engines=[

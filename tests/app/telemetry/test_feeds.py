@@ -108,5 +108,5 @@ def test_a_stream_that_breaks_off_is_taken_up_again(
     feeds = Feeds(context.bridge, context.client, context.state, lambda: ASKED_S + 1)
     wait(lambda: len(said.followed) > 2)
     said.fault = None
-    wait(lambda: feeds.is_handing_over() is False and feeds.models == [MODEL])
-    assert len(feeds.records()) == 1
+    wait(lambda: feeds.is_handing_over() and feeds.models == [MODEL])
+    assert states(feeds) == ["prefill_remote"]

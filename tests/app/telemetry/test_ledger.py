@@ -29,6 +29,7 @@ def heard(*events: tuple[str, dict[str, Any]], model: str = "m") -> Ledger:
 def test_a_request_is_followed_from_its_asking_to_its_end() -> None:
     ledger = heard(snapshot(), *SMALL.until_chunk(1))
     ((_, record),) = ledger.newest_first()
+    assert ledger.is_handing_over
     assert (record.state, record.is_over, record.told["n_prompt_tokens_processed"]) == (
         "prefill_remote",
         False,
@@ -39,6 +40,7 @@ def test_a_request_is_followed_from_its_asking_to_its_end() -> None:
     for name, data in SMALL.events():
         ledger.hear(name, data, NOW_S)
     ((_, record),) = ledger.newest_first()
+    assert not ledger.is_handing_over
     assert record.is_over and record.is_remote and record.told["handoff"]["tail_ms"] > 0
     assert [(chunk.first, chunk.stop, len(chunk.layers)) for chunk in record.in_order] == [
         (0, 512, 4),

@@ -1,0 +1,60 @@
+"""Figures side by side, each with its name above and what it means below."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QGridLayout, QWidget
+
+from app.look.measures import HUGE, LARGE, SMALL
+from app.telemetry.decision import Fact
+from app.widgets.basics import Text, column
+
+
+class FactsGrid(QWidget):
+    """Some in a row. Its parts stay while figures change, as they do many times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, SMALL, 0, 0)
+        self._grid.setHorizontalSpacing(HUGE)
+        self._grid.setVerticalSpacing(LARGE)
+        self._places: list[_Place] = []
+        self._a_row = 1
+
+    def set_a_row(self, a_row: int) -> None:
+        """How many stand side by side."""
+        if a_row != self._a_row:
+            self._a_row = a_row
+            self._arrange()
+
+    def show_facts(self, facts: list[Fact]) -> None:
+        if len(self._places) < len(facts):
+            self._places += [_Place() for _ in range(len(facts) - len(self._places))]
+            self._arrange()
+        for number, place in enumerate(self._places):
+            place.show_fact(facts[number] if number < len(facts) else None)
+
+    def _arrange(self) -> None:
+        for number, place in enumerate(self._places):
+            self._grid.addWidget(place, number // self._a_row, number % self._a_row)
+        for number in range(self._grid.columnCount()):
+            self._grid.setColumnStretch(number, int(number < self._a_row))
+
+
+class _Place(QWidget):
+    def __init__(self) -> None:
+        super().__init__()
+        self._name = Text(size="caption", tone="faint")
+        self._value = Text(strong=True, selectable=True, wrap=True)
+        self._note = Text(size="caption", tone="soft", wrap=True)
+        self.setLayout(column(self._name, self._value, self._note, None, spacing=2))
+
+    def show_fact(self, fact: Fact | None) -> None:
+        self.setVisible(fact is not None)
+        if fact is None:
+            return
+        self._name.setText(fact.name)
+        self._value.setText(fact.value)
+        self._value.set_tone(fact.tone)
+        self._note.setText(fact.note)
+        self._note.setVisible(bool(fact.note))
