@@ -380,6 +380,11 @@ class ConversationPane(QFrame):
         self._current = conversation_id
         self._select()
 
+    def title_of(self, conversation_id: str) -> str:
+        """Empty where it is not in the list."""
+        index = self.model.index_of(conversation_id)
+        return str(index.data()) if index.isValid() else ""
+
     def rename(self, conversation_id: str) -> None:
         """Have its title typed in its place."""
         if (index := self.model.index_of(conversation_id)).isValid():
