@@ -272,10 +272,7 @@ class ChatPage(Page):
         self._keep_draft()
         self._settings.settle()
         before, self._chat = self._chat, chat
-        # What answers goes on, and what was begun stays at hand; all else is read again when it is wanted.
-        is_begun = before.is_empty and before.has_draft
-        if before is not chat and not before.is_busy and not is_begun:
-            self._close(before)
+        self._close_idle(before)
         self._show_chat()
         self._composer.text.setFocus()
 
@@ -288,9 +285,12 @@ class ChatPage(Page):
         conversation = replace(new_conversation(like.model), sampling=like.sampling, system=like.system)
         return self._opened(Chat(conversation=conversation, messages=()))
 
-    def _close(self, chat: OpenChat) -> None:
-        self._open.pop(chat.id, None)
-        chat.deleteLater()
+    def _close_idle(self, chat: OpenChat) -> None:
+        """What answers goes on, and what was begun stays at hand; all else is read again when it is wanted."""
+        is_begun = chat.is_empty and chat.has_draft
+        if chat is not self._chat and not chat.is_busy and not is_begun and chat.id in self._open:
+            del self._open[chat.id]
+            chat.deleteLater()
 
     def _show_chat(self) -> None:
         self._show_messages()
@@ -335,8 +335,7 @@ class ChatPage(Page):
     def _on_busy(self, chat: OpenChat) -> None:
         self._show_busy()
         self._ask_context()
-        if chat is not self._chat and not chat.is_busy:
-            self._close(chat)
+        self._close_idle(chat)
 
     # The node and its models.
 
