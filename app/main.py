@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -155,6 +156,8 @@ def run(host: Host) -> int:
     app = App(application, host)
     single.called.connect(app.come_forward)
     app.open()
+    # What is there now stays; a collector that went through all of it each time would stop the window for 50 ms.
+    gc.freeze()
     try:
         return application.exec()
     finally:

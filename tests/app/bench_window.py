@@ -9,6 +9,7 @@ busy computer add nothing to.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import sys
@@ -29,10 +30,11 @@ TOKENS_PER_S = 200
 N_LETTERS = 200_000  # of 50,000 tokens
 _SIZE = (1040, 748)
 
-_WORDS = (
+_TEXT = (
     "the cache of a prompt streams layer by layer over the cable while the next layer is still being computed so that "
     "decoding may start a moment after the last chunk has arrived and nobody waits"
-).split()
+)
+_WORDS = _TEXT.split()
 
 
 def markdown(n_letters: int, seed: int = 1) -> str:
@@ -202,6 +204,7 @@ def main() -> None:
     transcript = Transcript()
     transcript.resize(*_SIZE)
     transcript.show()
+    gc.freeze()  # as the program does
     print(f"a window at rest: longest block {resting(args.seconds)}")
     print(f"stream into an empty conversation: longest block {streaming(transcript, args.seconds)}")
     for n_messages in (200, 1):

@@ -16,7 +16,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 from app.pages.chat.transcript.formula import readable
-from app.pages.chat.transcript.split import Kind, Piece
+from app.pages.chat.transcript.split import BULLETS, Kind, Piece
 
 _SCHEMES = ("http://", "https://", "mailto:")
 _ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}*_]")
@@ -24,7 +24,7 @@ _TASK = re.compile(r"\[([ xX])\] ")
 # A row of a table with more cells than this is a hostile one.
 _MAX_COLUMNS = 40
 # With more marks than this in one paragraph it is no prose, and the parser would take long over it.
-_MAX_MARKS = 600
+_MAX_MARKS = 400
 _MARKS = re.compile(r"[\[\]*_~`<&$\\]")
 
 
@@ -197,9 +197,9 @@ class _Walk:
             self.around = replace(around, indent=around.indent - 1)
         elif token.type == "list_item_open":
             number = self._numbers[-1]
-            self.around = replace(
-                around, marker="•" if number is None else f"{number}.", is_tight=self._has_made
-            )
+            bullet = BULLETS[min(around.indent, len(BULLETS)) - 1]
+            marker = bullet if number is None else f"{number}{token.markup}"
+            self.around = replace(around, marker=marker, is_tight=self._has_made)
             if number is not None:
                 self._numbers[-1] = number + 1
 

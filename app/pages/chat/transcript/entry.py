@@ -27,7 +27,7 @@ FILE_HEIGHT = 28
 BUBBLE_PAD = (16, 10)
 # The share of the column that a user's message may take.
 _BUBBLE_SHARE = 0.85
-_GAP = 20
+_GAP = 4
 # A message that is longer takes all the width it may have.
 _MEASURED = 4000
 
@@ -183,8 +183,8 @@ class Entry:
 
     def lay_out(self, top: float, bottom: float) -> bool:
         """Lay out what is between; whether the message's height has changed."""
-        self._make_flows()
         before, has_changed = self.height, False
+        self._make_flows()
         for _, flow, _, y in list(self.flows()):
             has_changed = flow.lay_out(top - y, bottom - y) or has_changed
         if has_changed:
@@ -233,7 +233,7 @@ class Entry:
             return plan
         y = self._plan_answer(plan) if self.shown.role == "assistant" else self._plan_message(plan)
         y = self._plan_lines(plan, y)
-        plan.actions = y + 4
+        plan.actions = y + 2
         plan.height = ceil(plan.actions + ACTIONS_HEIGHT + _GAP)
         return plan
 
@@ -244,7 +244,7 @@ class Entry:
             y += THOUGHT_HEIGHT
             if self.is_open:
                 plan.reasoning = y + 4
-                y += 4 + self._flow_height(0, self._width - REASONING_INDENT)
+                y += 4 + self._flow_height(0, self._width - REASONING_INDENT) + SMALL
             y += SMALL
         if shown.text:
             plan.text = 0.0, y

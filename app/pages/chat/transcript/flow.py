@@ -260,6 +260,8 @@ class Flow:
 
     def word_at(self, place: Place) -> tuple[int, int]:
         """The word around a place."""
+        if place[0] >= len(self.slots):
+            return place[2], place[2]
         for _, box in self.slots[place[0]].boxes or ():
             if place[1] < box.n_units:
                 return box.unit(place[1]).word_at(place[2])

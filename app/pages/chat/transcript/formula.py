@@ -10,6 +10,8 @@ import re
 
 # Deeper groups are shown as they were written.
 _MAX_DEPTH = 40
+# Of a root, in signs.
+_MAX_DEGREE = 12
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|[^\\{}^_&~\s]", re.DOTALL)
 
@@ -262,10 +264,11 @@ class _Reader:
 
     def _root(self) -> str:
         degree = ""
-        if self._tokens[self._at : self._at + 1] == ["["] and "]" in self._tokens[self._at :]:
-            end = self._tokens.index("]", self._at)
-            degree = _placed("".join(self._tokens[self._at + 1 : end]), raised=True)
-            self._at = end + 1
+        near = self._tokens[self._at : self._at + _MAX_DEGREE]
+        if near[:1] == ["["] and "]" in near:
+            end = near.index("]")
+            degree = _placed("".join(near[1:end]), raised=True)
+            self._at += end + 1
         return f"{degree}√{_grouped(self._argument())}"
 
     def _environment(self) -> str:

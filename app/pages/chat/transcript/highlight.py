@@ -14,6 +14,9 @@ from pygments.util import ClassNotFound
 # What is left after that stays plain: a line of odd code must not stop the window.
 _MAX_S = 0.02
 
+# Longer lines are data or packed by a tool; thousands of colours in one would take long to lay out.
+_MAX_LINE = 1000
+
 # The palette's fields by kind of token; the first that holds the token decides.
 _COLOURS: tuple[tuple[_TokenType, str], ...] = (
     (Comment, "text_faint"),
@@ -58,7 +61,7 @@ def highlight(lines: Sequence[str], language: str) -> list[list[Run]]:
                 row, column = row + 1, 0
             if row >= len(lines):
                 break
-            if colour and part.strip():
+            if colour and len(lines[row]) <= _MAX_LINE and part.strip():
                 runs[row].append((column, column + len(part), colour))
             column += len(part)
         if time.monotonic() > deadline_s:

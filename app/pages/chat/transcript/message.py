@@ -22,7 +22,7 @@ from PySide6.QtGui import (
     QPen,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QWidget
 
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD
@@ -59,6 +59,7 @@ class MessageView(QWidget):
     edited = Signal(str)
     turned = Signal(int)
     resized = Signal()
+    reached = Signal()
     selecting = Signal()
     dragged = Signal(QPoint)
 
@@ -136,7 +137,7 @@ class MessageView(QWidget):
             state = self.tr("unfolded") if is_open else self.tr("folded")
             button.setAccessibleName(f"{words}, {state}")
             button.adjustSize()
-        button.move(MARGIN - 4, round(plan.thought))
+        button.move(MARGIN - 8, round(plan.thought))
         button.show()
 
     def _toggle(self) -> None:
@@ -290,13 +291,13 @@ class MessageView(QWidget):
         if self._rings:
             painter.setPen(QPen(look.colour("local"), 2))
             painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -9), RADIUS_CARD, RADIUS_CARD)
+            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -3), RADIUS_CARD, RADIUS_CARD)
         if plan.files is not None:
             self._paint_files(painter, plan.files)
         if plan.bubble is not None:
             self._paint_bubble(painter, plan.bubble)
         if plan.reasoning is not None:
-            height = (entry.flow(0).height if entry.is_open else 0.0) - 4
+            height = entry.flow(0).height - 4
             painter.fillRect(QRectF(MARGIN + 2, plan.reasoning + 2, 2, height), look.colour("border_strong"))
         low, high = self._selection() or (None, None)
         for number, flow, left, top in entry.flows():
@@ -335,7 +336,8 @@ class MessageView(QWidget):
         painter.setFont(font)
         metrics = painter.fontMetrics()
         for index, file in enumerate(self.entry.shown.attachments):
-            tokens = f" · {file.n_tokens:,} tokens" if file.n_tokens is not None else ""
+            n_tokens = file.n_tokens
+            tokens = " · " + self.tr("{} tokens").format(f"{n_tokens:,}") if n_tokens is not None else ""
             name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, 320)
             width = metrics.horizontalAdvance(name + tokens) + 48
             y = top + index * (FILE_HEIGHT + 4)
@@ -438,8 +440,6 @@ class MessageView(QWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor if href else shape)
         if href != self.toolTip():
             self.setToolTip(href)
-            if href:
-                QToolTip.showText(event.globalPosition().toPoint(), href, self)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() is not Qt.MouseButton.LeftButton:
@@ -515,7 +515,7 @@ class MessageView(QWidget):
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._rings = event.reason() in (Qt.FocusReason.TabFocusReason, Qt.FocusReason.BacktabFocusReason)
         self._arrange_actions()
-        self.resized.emit()
+        self.reached.emit()
         self.update()
 
     def focusOutEvent(self, event: QFocusEvent) -> None:

@@ -13,10 +13,12 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-# A paragraph of 1,000 words; parsing and laying out as much takes a few milliseconds.
-MAX_PIECE = 6000
+# A paragraph of 500 words. What grows is laid out anew 30 times a second, so a piece must take some milliseconds only.
+MAX_PIECE = 3000
+MAX_LINES = 60
 MAX_CODE_LINES = 80
 MAX_TABLE_ROWS = 30
+MAX_TABLE_CELLS = 100
 MAX_PLAIN_LINES = 40
 # Deeper lists are shown as text.
 MAX_DEPTH = 12
@@ -28,7 +30,8 @@ _UNDERLINE = re.compile(r"(?:=+|-+)$")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])([ \t]+|$)")
 _DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$")
 _MATH_ENDS = {"$$": "$$", "\\[": "\\]"}
-_BULLETS = "•◦▪"
+# Of lists in lists, the last for all that are deeper.
+BULLETS = "•◦▪"
 
 
 class Kind(Enum):
@@ -137,6 +140,7 @@ class _Reader:
         self.mode = _Mode.NONE
         self.lines: list[str] = []
         self.n_letters = 0
+        self.max_rows = MAX_TABLE_ROWS
         self.lists: tuple[_List, ...] = ()
         self.marker = ""
         self.info = ""
@@ -303,9 +307,10 @@ class _Reader:
             self._begin_table(body, out)
             return True
         if self.mode is _Mode.TABLE:
-            if len(self.lines) >= MAX_TABLE_ROWS or self.n_letters + len(body) > MAX_PIECE:
-                self.prefix = self.prefix or "\n".join(self.lines[:2]) + "\n"
+            if len(self.lines) >= self.max_rows or self.n_letters + len(body) > MAX_PIECE:
+                head = self.prefix or "\n".join(self.lines[:2]) + "\n"
                 self.close(out, goes_on=True)
+                self.prefix = head
             self.lines.append(body)
             self.n_letters += len(body)
             return True
@@ -332,6 +337,7 @@ class _Reader:
             self.close(out)
             self.is_tight = False
         self.mode = _Mode.TABLE
+        self.max_rows = max(3, min(MAX_TABLE_ROWS, MAX_TABLE_CELLS // _n_columns(head)))
         self.lines = [head, delimiters]
         self.n_letters = len(head) + len(delimiters)
 
@@ -361,7 +367,7 @@ class _Reader:
         rest = body[item.end() :]
         width = len(item[1]) + (spaces if 0 < spaces <= 4 and rest else 1)
         self.lists = (*self.lists[:depth], _List(indent + width, kind, number))
-        self.marker = f"{number}{kind}" if item[1][:-1] else _BULLETS[min(depth, len(_BULLETS) - 1)]
+        self.marker = f"{number}{kind}" if item[1][:-1] else BULLETS[min(depth, len(BULLETS) - 1)]
         self.is_tight = bool(out) and not self.after_blank
         return rest, width
 
@@ -372,7 +378,8 @@ class _Reader:
 
     def _add_words(self, line: str, out: list[Piece]) -> None:
         for index, part in enumerate(_cut(line)):
-            if self.lines and (index or self.n_letters + len(part) > MAX_PIECE):
+            is_full = len(self.lines) >= MAX_LINES or self.n_letters + len(part) > MAX_PIECE
+            if self.lines and (index or is_full):
                 self.close(out, goes_on=True)
                 self.prefix = "> " if self.is_quote and not part.startswith(">") else ""
             self.lines.append(part)

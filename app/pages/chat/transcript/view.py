@@ -65,6 +65,7 @@ class Transcript(QAbstractScrollArea):
         self._wanted: set[str] = set()
         self._to_end = Button("", self.go_to_end, icon="down", name=self.tr("To the end"))
         self._to_end.setParent(self)
+        self._to_end.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self._to_end.hide()
         self._timer = QTimer(self, singleShot=True, interval=_SHOW_EVERY_MS)
         self._timer.timeout.connect(self._show_streamed)
@@ -98,9 +99,13 @@ class Transcript(QAbstractScrollArea):
         if (index := self._index.get(message.id)) is None:
             return
         self._streaming.discard(message.id)
-        self._entries[index].show(message)
+        entry = self._entries[index]
+        has_grown = message.text.startswith(entry.shown.text)
+        entry.show(message)
         if (view := self._views.get(message.id)) is not None:
             view.renew()
+            if not has_grown:
+                view.clear_selection()
         self._tops = []
         self._settle()
 
@@ -142,8 +147,13 @@ class Transcript(QAbstractScrollArea):
         return self._sticks
 
     def go_to_end(self) -> None:
+        had_focus = self._to_end.hasFocus()
+        self._to_end.clearFocus()
         self._sticks = True
         self._settle()
+        if had_focus and self._entries:
+            # The button is gone; left alone, focus would wander to a message above and the view with it.
+            self._views[self._entries[-1].shown.id].setFocus()
 
     def message(self, id: str) -> QWidget | None:
         """The widget of a message that is in view."""
@@ -171,7 +181,8 @@ class Transcript(QAbstractScrollArea):
 
     @property
     def _column(self) -> float:
-        return float(max(120, min(ANSWER_WIDTH, self.viewport().width() - 2 * HUGE)))
+        """Of the whole width, so that nothing moves when the scroll bar comes."""
+        return float(max(120, min(ANSWER_WIDTH, self.width() - 2 * HUGE)))
 
     @property
     def _all_tops(self) -> list[float]:
@@ -237,7 +248,7 @@ class Transcript(QAbstractScrollArea):
         return has_changed
 
     def _place_views(self, value: int, height: int) -> None:
-        tops, left = self._all_tops, round((self.viewport().width() - self._column) / 2) - MARGIN
+        tops, left = self._all_tops, round((self.width() - self._column) / 2) - MARGIN
         near = list(self._between(value - _NEAR, value + height + _NEAR))
         ids = {self._entries[index].shown.id for index in near}
         gone = [id for id, view in self._views.items() if id not in ids and not view.is_pinned]
@@ -274,27 +285,30 @@ class Transcript(QAbstractScrollArea):
         view.edited.connect(lambda text: self.edited.emit(id, text))
         view.turned.connect(lambda by: self.branch.emit(id, by))
         view.resized.connect(self._on_resized)
+        view.reached.connect(self._order_focus)
         view.selecting.connect(lambda: self._clear_selections(view))
         view.dragged.connect(lambda point: self._on_dragged(view, point))
         return view
 
     def _drop_views(self, ids: Iterable[str]) -> None:
-        for id in ids:
-            if (view := self._views.pop(id, None)) is not None:
-                view.hide()
-                view.deleteLater()
+        dropped = [view for id in ids if (view := self._views.pop(id, None)) is not None]
+        # Focus leaves what is hidden, and whoever gets it must not have views made anew meanwhile.
+        was_settling, self._is_settling = self._is_settling, True
+        for view in dropped:
+            view.hide()
+            view.deleteLater()
+        self._is_settling = was_settling
 
     def _order_focus(self) -> None:
         """Tab goes through what is in view from top to bottom."""
-        before: QWidget | None = None
+        before: QWidget = self._to_end
         for id in sorted(self._views, key=lambda id: self._index[id]):
             for control in self._views[id].controls():
-                if before is not None:
-                    QWidget.setTabOrder(before, control)
+                QWidget.setTabOrder(before, control)
                 before = control
 
     def _on_resized(self) -> None:
-        """A message was folded, unfolded, edited or reached by key."""
+        """A message was folded, unfolded or edited."""
         if self._is_settling:
             return
         if self._sticks:
@@ -369,7 +383,7 @@ class Transcript(QAbstractScrollArea):
         for view in self._views.values():
             if any(one is not None and (one is view or view.isAncestorOf(one)) for one in (old, new)):
                 view.focus_moved()
-                if new is not None and view.isAncestorOf(new):
+                if new is not None and new is not view and view.isAncestorOf(new):
                     self._bring_into_view(new)
 
     def _bring_into_view(self, widget: QWidget) -> None:
