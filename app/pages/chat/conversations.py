@@ -447,9 +447,9 @@ class ConversationPane(QFrame):
         is_empty = self.model.rowCount() == 0
         self._empty.setVisible(is_empty)
         self._empty.setText(
-            self.tr("Nothing is found. Fewer words find more.")
+            self.tr("Nothing found. Try fewer words.")
             if self.search.text().strip()
-            else self.tr("Your conversations will be listed here.")
+            else self.tr("Conversations are listed here.")
         )
         self._select()
 

@@ -76,7 +76,6 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
-        self._hint = DropHint(self)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -107,6 +106,7 @@ class ChatPage(Page):
         middle = QWidget()
         middle.setLayout(column(self._stack, around, spacing=SMALL))
         middle.layout().setStretch(0, 1)  # type: ignore[union-attr]
+        self._hint = DropHint(middle)
         whole = row(self._pane, middle, self._settings, spacing=0)
         whole.setStretch(1, 1)
         self.setLayout(whole)
@@ -535,17 +535,19 @@ class ChatPage(Page):
         files = self._chat.conversation.draft_files
         self._chat.change_draft_files([file for file in files if file.id != file_id])
 
+    def show_drop_hint(self, visible: bool) -> None:
+        self._hint.setVisible(visible)
+
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if files_in(event.mimeData()):
             event.acceptProposedAction()
-            self._hint.raise_()
-            self._hint.show()
+            self.show_drop_hint(True)
 
     def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
-        self._hint.hide()
+        self.show_drop_hint(False)
 
     def dropEvent(self, event: QDropEvent) -> None:
-        self._hint.hide()
+        self.show_drop_hint(False)
         event.acceptProposedAction()
         self.attach(files_in(event.mimeData()))
         self._composer.text.setFocus()

@@ -52,7 +52,7 @@ def test_a_search_shows_what_was_found_and_where(alone: Open) -> None:
     wait(lambda: one.page.chat.id == "log")
     one.page.pane.search.setText("zebra")
     wait(lambda: titles(one.page) == [])
-    assert "Nothing is found" in texts(one.page.pane)
+    assert "Nothing found" in texts(one.page.pane)
     QTest.keyClick(one.page.pane.search, Qt.Key.Key_Escape)
     wait(lambda: len(titles(one.page)) == 3)
 
