@@ -332,8 +332,8 @@ def _opened(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
-        # An answer is written each second: what a power cut takes of that is less than what it takes of the stream.
-        connection.execute("PRAGMA synchronous = NORMAL")
+        # With less, a power cut would take what was written since the last checkpoint, which may be minutes ago.
+        connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         if (version := schema.version_of(connection)) > schema.VERSION:
             raise ChatsUnreadable(

@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QShowEvent,
     QTextOption,
 )
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
@@ -128,10 +129,6 @@ class Composer(QFrame):
         self._is_answering, self._can_send = is_answering, can_send
         self.text.setPlaceholderText(hint)
         self._show_button()
-
-    def show_drop(self, is_over: bool) -> None:
-        """Files hang over it, to be dropped."""
-        set_property(self, "tone", "local" if is_over or self.text.hasFocus() else "")
 
     def _send(self) -> None:
         if self._may_send():
@@ -409,7 +406,7 @@ class ContextGauge(QWidget):
 
 
 class DropHint(QWidget):
-    """Lies over the page while files hang over it."""
+    """Lies over a widget while files hang over the page."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -419,6 +416,10 @@ class DropHint(QWidget):
         self.setLayout(row(None, words, None))
         parent.installEventFilter(self)
         self.hide()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.raise_()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() is QEvent.Type.Resize and isinstance(watched, QWidget):
@@ -430,7 +431,7 @@ class DropHint(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         ground = look.colour("ground")
-        ground.setAlphaF(0.88)
+        ground.setAlphaF(0.94)
         painter.fillRect(self.rect(), ground)
         pen = QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine)
         painter.setPen(pen)

@@ -380,6 +380,11 @@ class ConversationPane(QFrame):
         self._current = conversation_id
         self._select()
 
+    def title_of(self, conversation_id: str) -> str:
+        """Empty where it is not in the list."""
+        index = self.model.index_of(conversation_id)
+        return str(index.data()) if index.isValid() else ""
+
     def rename(self, conversation_id: str) -> None:
         """Have its title typed in its place."""
         if (index := self.model.index_of(conversation_id)).isValid():
@@ -442,9 +447,9 @@ class ConversationPane(QFrame):
         is_empty = self.model.rowCount() == 0
         self._empty.setVisible(is_empty)
         self._empty.setText(
-            self.tr("Nothing is found. Fewer words find more.")
+            self.tr("Nothing found. Try fewer words.")
             if self.search.text().strip()
-            else self.tr("Your conversations will be listed here.")
+            else self.tr("Conversations are listed here.")
         )
         self._select()
 

@@ -30,7 +30,10 @@ _LONG_S = 15.0
 
 
 class OpenChat(QObject):
-    """Signals carry what the transcript has to show: a Shown, a message's id, or pieces of its text."""
+    """Signals carry what the transcript has to show: a Shown, a message's id, or pieces of its text.
+
+    `n_reading` files are being read for its draft.
+    """
 
     reset = Signal()
     added = Signal(object)
@@ -49,6 +52,7 @@ class OpenChat(QObject):
         self.tree = Tree(chat.messages, chat.conversation.leaf)
         self.loading: Loading | None = None
         self.prefill: Prefill | None = None
+        self.n_reading = 0
         self._live: str | None = None
         self._answering: Answering | None = None
         self._job: Job | None = None
@@ -63,6 +67,11 @@ class OpenChat(QObject):
     @property
     def is_answering(self) -> bool:
         return self._live is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Something of it goes on, so that it has to stay open."""
+        return self.is_answering or self.n_reading > 0
 
     @property
     def is_empty(self) -> bool:

@@ -29,7 +29,7 @@ from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, File, Found, Listed, Preset
-from app.chats.models import Choice
+from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
 from app.chats.transfer import from_json, read_export, to_json, to_markdown
@@ -67,7 +67,6 @@ class ChatPage(Page):
         self._presets: list[Preset] = all_presets(())
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
-        self._n_reading = 0
         self.is_ready = False
         self._searching: Job | None = None
         self._asking_context: Job | None = None
@@ -77,7 +76,6 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
-        self._hint = DropHint(self)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -108,6 +106,7 @@ class ChatPage(Page):
         middle = QWidget()
         middle.setLayout(column(self._stack, around, spacing=SMALL))
         middle.layout().setStretch(0, 1)  # type: ignore[union-attr]
+        self._hint = DropHint(middle)
         whole = row(self._pane, middle, self._settings, spacing=0)
         whole.setStretch(1, 1)
         self.setLayout(whole)
@@ -170,6 +169,9 @@ class ChatPage(Page):
 
     def shown(self) -> None:
         self._composer.text.setFocus()
+        if self.is_ready:
+            # It may be another day.
+            self._refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -270,10 +272,7 @@ class ChatPage(Page):
         self._keep_draft()
         self._settings.settle()
         before, self._chat = self._chat, chat
-        # What answers goes on, and what was begun stays at hand; all else is read again when it is wanted.
-        is_begun = before.is_empty and before.has_draft
-        if before is not chat and not before.is_answering and not is_begun:
-            self._close(before)
+        self._close_idle(before)
         self._show_chat()
         self._composer.text.setFocus()
 
@@ -286,9 +285,12 @@ class ChatPage(Page):
         conversation = replace(new_conversation(like.model), sampling=like.sampling, system=like.system)
         return self._opened(Chat(conversation=conversation, messages=()))
 
-    def _close(self, chat: OpenChat) -> None:
-        self._open.pop(chat.id, None)
-        chat.deleteLater()
+    def _close_idle(self, chat: OpenChat) -> None:
+        """What answers goes on, and what was begun stays at hand; all else is read again when it is wanted."""
+        is_begun = chat.is_empty and chat.has_draft
+        if chat is not self._chat and not chat.is_busy and not is_begun and chat.id in self._open:
+            del self._open[chat.id]
+            chat.deleteLater()
 
     def _show_chat(self) -> None:
         self._show_messages()
@@ -318,7 +320,7 @@ class ChatPage(Page):
         self._composer.preset.show_presets(
             [preset.name for preset in self._presets], name, is_own=bool(conversation.system.strip())
         )
-        self._composer.show_files(conversation.draft_files, self._n_reading)
+        self._composer.show_files(conversation.draft_files, self._chat.n_reading)
         self._settings.show_system(conversation.system)
         self._settings.show_sampling(conversation.sampling)
         self._show_models()
@@ -333,8 +335,7 @@ class ChatPage(Page):
     def _on_busy(self, chat: OpenChat) -> None:
         self._show_busy()
         self._ask_context()
-        if chat is not self._chat and not chat.is_answering:
-            self._close(chat)
+        self._close_idle(chat)
 
     # The node and its models.
 
@@ -376,7 +377,11 @@ class ChatPage(Page):
     def _ask_context(self) -> None:
         """How much the model reads at once. An engine says so once it is loaded, whichever computer has it."""
         model = self._model
-        if not model or model in self._n_ctx or self._asking_context is not None:
+        is_loading = any(one.id == model and one.readiness is Readiness.LOADING for one in self._choices)
+        if is_loading:
+            # Perhaps with another context than before.
+            self._n_ctx.pop(model, None)
+        if not model or is_loading or model in self._n_ctx or self._asking_context is not None:
             return
 
         def learn(slots: list[dict[str, Any]]) -> None:
@@ -498,17 +503,18 @@ class ChatPage(Page):
 
     def _read_file(self, chat: OpenChat, path: Path) -> None:
         def done(file: File | None) -> None:
-            self._n_reading -= 1
+            chat.n_reading -= 1
             if file is not None:
                 chat.change_draft_files([*chat.conversation.draft_files, file])
                 self._count(chat, file)
+            self._on_busy(chat)
             self._show_fields()
 
         def fail(error: AppError) -> None:
             done(None)
             self.context.tell(error)
 
-        self._n_reading += 1
+        chat.n_reading += 1
         self._show_fields()
         self.context.bridge.run(asyncio.to_thread(read_file, path), done, fail)
 
@@ -519,7 +525,7 @@ class ChatPage(Page):
 
         def show(n_tokens: int) -> None:
             files = chat.conversation.draft_files
-            if file in files:
+            if file in files and self._open.get(chat.id) is chat:
                 counted = replace(file, n_tokens=n_tokens)
                 chat.change_draft_files([counted if one == file else one for one in files])
 
@@ -529,17 +535,19 @@ class ChatPage(Page):
         files = self._chat.conversation.draft_files
         self._chat.change_draft_files([file for file in files if file.id != file_id])
 
+    def show_drop_hint(self, visible: bool) -> None:
+        self._hint.setVisible(visible)
+
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if files_in(event.mimeData()):
             event.acceptProposedAction()
-            self._hint.raise_()
-            self._hint.show()
+            self.show_drop_hint(True)
 
     def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
-        self._hint.hide()
+        self.show_drop_hint(False)
 
     def dropEvent(self, event: QDropEvent) -> None:
-        self._hint.hide()
+        self.show_drop_hint(False)
         event.acceptProposedAction()
         self.attach(files_in(event.mimeData()))
         self._composer.text.setFocus()
@@ -632,8 +640,7 @@ class ChatPage(Page):
         async def read() -> list[Chat]:
             return [await self._keeper.do(Store.chat, conversation_id)]
 
-        name = next((one.conversation.title for one in self._open.values() if one.id == conversation_id), "")
-        self._export(read, name or self.tr("Conversation"))
+        self._export(read, self._pane.title_of(conversation_id) or self.tr("Conversation"))
 
     def _export_all(self) -> None:
         async def read() -> list[Chat]:

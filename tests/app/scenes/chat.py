@@ -56,7 +56,7 @@ def play(stage: Stage) -> None:
     wait(lambda: "smollm2" in page.composer.model.words)
     stage.shot("chat-empty")
     ids = _fill(app.context.data / "chats.db")
-    page.pane.search.setText(" ")
+    page.shown()
     wait(lambda: page.pane.model.rowCount() > 10)
     page.open_conversation(ids[0])
     wait(lambda: page.chat.id == ids[0])
@@ -75,6 +75,9 @@ def play(stage: Stage) -> None:
         ]
     )
     stage.shot("chat-attachments")
+    page.show_drop_hint(True)
+    stage.shot("chat-drop")
+    page.show_drop_hint(False)
     page.chat.change_draft_files([])
     page.composer.show_draft("")
     page.composer.settings.setChecked(True)

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
@@ -15,6 +16,7 @@ from PySide6.QtGui import QDropEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
+from app.chats.faults import ChatsError
 from app.chats.model import Preset, Sampling
 from app.chats.store import Store
 from app.pages.chat.composer import FileChip
@@ -50,7 +52,7 @@ def test_a_search_shows_what_was_found_and_where(alone: Open) -> None:
     wait(lambda: one.page.chat.id == "log")
     one.page.pane.search.setText("zebra")
     wait(lambda: titles(one.page) == [])
-    assert "Nothing is found" in texts(one.page.pane)
+    assert "Nothing found" in texts(one.page.pane)
     QTest.keyClick(one.page.pane.search, Qt.Key.Key_Escape)
     wait(lambda: len(titles(one.page)) == 3)
 
@@ -250,6 +252,28 @@ def test_a_file_of_a_newer_baton_is_said(alone: Open, tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     again = alone()
     assert "newer Baton" in again.shell.toasts[0][0]
+
+
+def test_what_could_not_be_kept_is_kept_when_it_can_be(alone: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = alone()
+    add, n_failed = Store.add, 0
+
+    def full_at_first(store: Store, *told: Any) -> None:
+        nonlocal n_failed
+        if n_failed == 0:
+            n_failed = 1
+            raise ChatsError("The disk is full.")
+        add(store, *told)
+
+    monkeypatch.setattr(Store, "add", full_at_first)
+    one.page.chat.send("Hello", (), "some-model")
+    wait(lambda: not one.page.chat.is_answering and "Hello" in titles(one.page))
+    assert ("The disk is full.", None) in one.shell.toasts
+    asked, said = one.page.transcript.shown
+    assert asked.text == "Hello" and "does not answer" in said.note
+    again = alone()
+    again.page.open_conversation(one.page.chat.id)
+    wait(lambda: [shown.note for shown in again.page.transcript.shown] == ["", said.note])
 
 
 def test_thousands_are_listed(alone: Open) -> None:
