@@ -120,6 +120,16 @@ def test_from_the_first_start_to_the_chat(app: Opened, wizard: WizardPage, spark
     assert Memory(app.context.preferences).is_over
 
 
+def test_this_computer_is_given_a_name(app: Opened, wizard: WizardPage) -> None:
+    name = field(app, "Name of this computer")
+    # one that was given at the start holds
+    assert not name.isEnabled()
+    app.state._hear(("changed", {"settings": {"settings": [{"name": "name", "source": "default"}]}}))
+    type_into(name, "attic")
+    QTest.keyClick(name, Qt.Key.Key_Return)
+    wait(lambda: any(each.get("kept") == "attic" for each in app.state.part("settings")["settings"]))
+
+
 def test_a_wrong_code_is_refused_and_another_can_be_shown(
     app: Opened, wizard: WizardPage, spark: NodeProcess
 ) -> None:
