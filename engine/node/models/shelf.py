@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,9 @@ class Shelf:
     """The node's view of its models; `on_change` is called when it has changed."""
 
     def __init__(
-        self, folder: Folder, *, on_change: Callable[[], None], in_use: Callable[[], set[str]]
+        self, folder: Folder, *, on_change: Callable[[], None], in_use: Callable[[], Mapping[str, str]]
     ) -> None:
-        """`in_use` gives the ids of models that engines have loaded, or are loading."""
+        """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine."""
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
         self._unfinished: tuple[Unfinished, ...] = ()
