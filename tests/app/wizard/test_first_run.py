@@ -13,9 +13,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.node.client import NodeClient
+from app.node.faults import NodeRefused
 from app.wizard.course import Memory, Step
 from app.wizard.page import WizardPage
 from app.wizard.steps.model import ModelStep
+from app.wizard.steps.pair import PairStep
 from app.wizard.words import short_fingerprint
 from tests.app.windows import Opened, address_of, button, click, opened, texts, wait
 from tests.engine.node.nodes import NodeProcess
@@ -166,6 +168,20 @@ def test_a_code_that_is_not_shown_is_taken_back(app: Opened, wizard: WizardPage)
     wait(lambda: (app.state.part("pairing") or {}).get("offer"))
     press(app, "Back")
     wait(lambda: app.state.part("pairing")["offer"] is None)
+
+
+def test_another_way_of_pairing_leads_to_the_same_version_on_both(app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.PAIR)
+    step = wizard.findChild(PairStep)
+    assert isinstance(step, PairStep)
+    step._on_error(
+        NodeRefused("The other computer has Baton 0.1 and this one 9.0.", status=500, code="version")
+    )
+    press(app, "Put this version there")
+    assert wizard.step is Step.FIND
+    wait(lambda: "Put Baton on the other computer" in texts(wizard))
+    press(app, "Look for it")
+    wait(lambda: "Find the other computer" in texts(wizard))
 
 
 def test_nobody_shows_a_code(app: Opened, wizard: WizardPage) -> None:
