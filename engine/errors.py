@@ -78,7 +78,7 @@ class PromptTooLong(UserError):
     def __init__(self, *, n_prompt_tokens: int, n_ctx: int, at_least: bool = False) -> None:
         super().__init__(
             f"the prompt has {'at least ' if at_least else ''}{n_prompt_tokens} tokens and the context holds {n_ctx}: "
-            "shorten the prompt, or start Baton with a larger --ctx"
+            "shorten the prompt, or make more room (baton config set ctx, then baton config reload; or --ctx)"
         )
         self.n_prompt_tokens = n_prompt_tokens
         self.n_ctx = n_ctx

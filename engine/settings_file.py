@@ -58,7 +58,9 @@ class SettingsFile:
             write_whole(self.path, msgspec.json.format(msgspec.json.encode(values)) + b"\n", synced=True)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"{self.path} cannot be written: the disk is full") from error
+                raise DiskFull(
+                    f"{self.path} cannot be written: the disk is full; make room, and try again"
+                ) from error
             raise HostError(
                 f"{self.path} cannot be written ({error.strerror or error}): check who owns the folder and its files"
             ) from error

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     }
     if args.model:
         body["model"] = args.model
-    answer = Answer(Endpoint(args.host, args.port), body, clock=time.perf_counter)
+    answer = Answer(Endpoint.named(args.host, args.port), body, clock=time.perf_counter)
     for text in _once_loaded(answer):
         if not args.json:
             print(text, end="", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import queue
 import select
@@ -14,11 +15,16 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from engine.cli.log import tell
+
 # From being told to end to the end. What is not put away by then keeps nobody waiting.
 END_WITHIN_S = 2.8
 
 # How long the main thread may take to hear of a signal, before it is sent to it again.
 _HEAR_WITHIN_S = 0.05
+
+# A parent that hears nothing for several times that takes us for hanging.
+_ALIVE_EVERY_S = 1.0
 
 # Where the code of Python's import system says that it is from.
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
@@ -141,6 +147,19 @@ def watch_stdin() -> queue.Queue[str]:
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read_to_the_end, args=(lines,), name="stdin-watch", daemon=True).start()
     return lines
+
+
+def say_alive() -> None:
+    """From now on, tell the parent on standard output that this process has not stopped moving: a line a second."""
+    threading.Thread(target=_go_on_saying_alive, name="alive", daemon=True).start()
+
+
+def _go_on_saying_alive() -> None:
+    while True:
+        time.sleep(_ALIVE_EVERY_S)
+        # A parent that does not read must stop nobody here: others have something to say on the same output.
+        if select.select([], [sys.stdout], [], 0)[1]:
+            tell(json.dumps({"alive": True}), sys.stdout)
 
 
 def _read_to_the_end(lines: queue.Queue[str]) -> None:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _selftest(args: argparse.Namespace) -> int:
     """0 when the worker prefilled every prompt, and the answers are the same or part at a near tie; else 1."""
-    endpoint = Endpoint(args.host, args.port)
+    endpoint = Endpoint.named(args.host, args.port)
     rows = []
     for prompt in _prompts(endpoint, args.lengths):
         rows.append(_compare(endpoint, prompt))

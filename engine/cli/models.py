@@ -296,7 +296,10 @@ def _remove(args: argparse.Namespace) -> None:
     try:
         NodeClient.find().delete(f"/models/{quote(model.model_id)}")
     except NoNode:
-        remove_model(model, {note["model"] for note in list_running() if "model" in note})
+        remove_model(
+            model,
+            {note["model"]: f"ending process {note['pid']}" for note in list_running() if "model" in note},
+        )
     print(f"{model.model_id} was deleted")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from typing import Any
-from urllib.parse import urlsplit
 
 from engine.config import HOST, PORT, add_flags
 from engine.errors import BatonError
@@ -30,12 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when the endpoint answers, 1 when it does not."""
-    cluster, node_url, problem = _ask_node()
-    host, port = args.host, args.port
-    if node_url and (host, port) == (HOST.default, PORT.default):
-        place = urlsplit(node_url)
-        host, port = place.hostname or host, place.port or port
-    endpoint = _ask(Endpoint(host, port))
+    cluster, problem = _ask_node()
+    endpoint = _ask(Endpoint.named(args.host, args.port))
     report = {"cluster": cluster, "problem": problem, "endpoint": endpoint, "engines": list_running()}
     if args.json:
         print(json.dumps(report, indent=2))
@@ -44,20 +39,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if endpoint["status"] == "ok" else 1
 
 
-def _ask_node() -> tuple[dict[str, Any] | None, str, str]:
-    """What the node says of all computers, where its endpoint is, and why one that runs does not say it."""
+def _ask_node() -> tuple[dict[str, Any] | None, str]:
+    """What the node says of all computers, and why one that runs does not say it."""
     from engine.node.client import NodeClient
     from engine.node.presence import NoNode
 
-    url = ""
     try:
-        client = NodeClient.find()
-        url = client.endpoint
-        return client.get("/status"), url, ""
+        return NodeClient.find().get("/status"), ""
     except NoNode:
-        return None, "", ""
+        return None, ""
     except BatonError as error:
-        return None, url, str(error)
+        return None, str(error)
 
 
 def _ask(endpoint: Endpoint) -> dict[str, Any]:
@@ -152,6 +144,8 @@ def _peer_line(peer: dict[str, Any]) -> str:
 
 
 def _engine_line(engine: dict[str, Any]) -> str:
+    if engine["state"] == "ready" and engine.get("leaving"):
+        return "ready, and loaded anew once its answers have ended"
     if engine["state"] == "ready" or not engine["last_exits"]:
         return str(engine["state"])
     return f"{engine['state']}, as {engine['last_exits'][-1]['reason']}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine import config
-from engine.cli.lifetime import add_lifetime_flags, watch_stdin
+from engine.cli.lifetime import add_lifetime_flags, say_alive, watch_stdin
 from engine.cli.log import SAY_AGAIN_S, log_to_stderr, tell
 from engine.cli.progress import ProgressBar, loading_bar
 from engine.errors import UserError
@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         with announce({"role": "worker", "model": engine.model_id, "address": address}):
             _say_ready(args, engine, address)
             link.begin()
+            if args.json and args.exit_with_stdin:
+                say_alive()
             engine.worker.run()
     finally:
         engine.close()

@@ -261,7 +261,7 @@ class Node:
         self.shelf = Shelf(
             Folder(models_dir(), cache_dir() / "digests", kept_elsewhere),
             on_change=self._on_models,
-            in_use=self._models_in_use,
+            in_use=self._what_ends_engines,
             needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
         )
         self._models_changed = add("models", self.shelf.snapshot)
@@ -501,7 +501,17 @@ class Node:
     # models
 
     def _models_in_use(self) -> set[str]:
-        return {engine.model.model_id for engine in self.engines.all()} | self.workers.models
+        return {engine.model.model_id for engine in self.engines.all()} | set(self.workers.askers)
+
+    def _what_ends_engines(self) -> dict[str, str]:
+        """By models. A worker that was ended here would be asked for again."""
+        ends = {
+            model_id: f"`baton models unload {asker.model}` on {asker.name}, for which it prefills"
+            for model_id, asker in self.workers.askers.items()
+        }
+        for engine in self.engines.all():
+            ends[engine.model.model_id] = f"`baton models unload {engine.model.model_id}`"
+        return ends
 
     async def _find_model(self, model_id: str) -> ModelFile:
         await self.shelf.refresh()

@@ -5,6 +5,7 @@ It imports nothing heavy, so that commands which only ask something answer at on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine.config import is_loopback
+from engine.config import HOST, PORT, is_loopback
 from engine.errors import HostError, InvalidRequest, UserError
 from engine.node.presence import find_node
 
@@ -65,6 +66,15 @@ class Endpoint:
         self.host = host
         self.port = port
         self._key = key
+
+    @classmethod
+    def named(cls, host: str, port: int) -> Endpoint:
+        """The one at `host` and `port`; where no other than the usual ones are named, that of the node that runs."""
+        if (host, port) == (HOST.default, PORT.default):
+            with contextlib.suppress(UserError):
+                place = urlsplit(find_node().endpoint)
+                host, port = place.hostname or host, place.port or port
+        return cls(host, port)
 
     @property
     def key(self) -> str | None:

@@ -21,7 +21,7 @@ from engine.errors import BatonError, OutOfMemory
 from engine.handoff.target import Target
 from engine.node.reporting.logs import RotatingLog, engine_log
 from engine.node.supervisor import EngineProcess, State
-from engine.server.errors import Refused, StillLoading
+from engine.server.errors import LoadedAnew, Refused, StillLoading
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class LoadedEngine:
 
     def still_loading(self) -> StillLoading:
         """What to tell who asks before it is ready: how far it is, and when it should be. Until then it stays."""
+        if self.is_leaving and self.n_active:
+            return LoadedAnew(self.model.model_id, self.n_active, retry_after_s=_whole_seconds(_BUSY_RETRY_S))
         left_s = 0.0
         if self.progress > 0:
             left_s = (time.time() - self.process.since_s) * (1 - self.progress) / self.progress

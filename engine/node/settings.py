@@ -218,7 +218,7 @@ class NodeSettings:
                 try:
                     values[name] = setting.from_plain(value)
                 except UserError as error:
-                    self._ignored[name] = f"{self.file.path}: {error}; {setting.default} holds"
+                    self._ignored[name] = f"{self.file.path}: {error}; {_said(setting.default)} holds"
         return values
 
 
@@ -230,6 +230,10 @@ def setting_named(name: str) -> Setting:
             f"there is no setting {name[:100]}; there are: {', '.join(_BY_NAME)}", param=name[:100]
         )
     return setting
+
+
+def _said(value: Any) -> str:
+    return "what Baton chooses" if value is None else str(value)
 
 
 def _after(kept: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

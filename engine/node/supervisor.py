@@ -38,6 +38,12 @@ _HEALTH_EVERY_S = 2.0
 _HEALTH_TIMEOUT_S = 3.0
 _HEALTH_MISSES = 3
 
+# One without an endpoint says that it lives (`lifetime.say_alive`); after so many looks without a word it hangs.
+_SILENT_LOOKS = 8
+
+# The largest models take minutes to load from a slow disk. Who says nothing for longer hangs before it is ready.
+_LOAD_WITHIN_S = 600.0
+
 # What an engine takes to put away what it has open; after that it is killed.
 _GRACE_S = 2.0
 
@@ -47,6 +53,9 @@ _KEPT_LINES = 20
 
 # A line of an engine's standard output is a short object.
 _MAX_LINE_BYTES = 1 << 16
+
+# What says that a process lives, and nothing else.
+ALIVE = {"alive": True}
 
 # What a command ends with when it was asked for what cannot be: another try would end alike.
 EXIT_USAGE = 2
@@ -83,8 +92,8 @@ class Outcome:
 class EngineProcess:
     """Keeps `baton WORDS --json --exit-with-stdin` running from `start` to `stop`.
 
-    `on_change` hears of each new state, `on_event` of each line that is not the ready line. `told` is what is said to
-    each new process on its standard input, a line each, before anything else.
+    `on_change` hears of each new state, `on_event` of each line that is news. One that hangs is ended, and started
+    again: one with an endpoint when that does not answer, another one when it does not say any more that it lives.
     """
 
     def __init__(
@@ -96,7 +105,7 @@ class EngineProcess:
         on_change: Callable[[], None],
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         environment: Mapping[str, str] | None = None,
-        has_health: bool = True,
+        has_endpoint: bool = True,
     ) -> None:
         self.name = name
         self.words = tuple(words)
@@ -109,13 +118,14 @@ class EngineProcess:
         self._on_change = on_change
         self._on_event = on_event
         self._environment = environment
-        self._has_health = has_health
+        self._has_endpoint = has_endpoint
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = False
         self._hung = ""
         self._told: dict[str, str] = {}
+        self._n_lines = 0
 
     @property
     def pid(self) -> int | None:
@@ -253,7 +263,7 @@ class EngineProcess:
         for line in self._told.values():
             self._write(line)
         logging_task = asyncio.create_task(self._read_log(process))
-        health = asyncio.create_task(self._watch_health(process)) if self._has_health else None
+        health = asyncio.create_task(self._watch_health(process))
         try:
             await self._read_events(process)
             status = await process.wait()
@@ -261,8 +271,7 @@ class EngineProcess:
             return self._outcome(status, began_s, self._hung or explain(status, self._log.tail(_KEPT_LINES)))
         finally:
             logging_task.cancel()
-            if health is not None:
-                health.cancel()
+            health.cancel()
             if process.returncode is None:
                 process.kill()
 
@@ -277,6 +286,7 @@ class EngineProcess:
 
     async def _read_events(self, process: asyncio.subprocess.Process) -> None:
         async for line in whole_lines(process.stdout):
+            self._n_lines += 1
             try:
                 event = json.loads(line)
             except ValueError:
@@ -287,7 +297,7 @@ class EngineProcess:
             if event.get("ready"):
                 self.ready = event
                 self._set(State.READY)
-            else:
+            elif event != ALIVE:
                 self._on_event(event)
                 self._changed.set()
 
@@ -296,22 +306,27 @@ class EngineProcess:
             self._log.write(line.decode("utf-8", "replace"))
 
     async def _watch_health(self, process: asyncio.subprocess.Process) -> None:
-        """Kill an engine that has said that it is ready and answers nothing any more."""
-        n_missed, heard_s = 0, time.monotonic()
+        """Kill an engine that hangs: while it loads, or after it has said that it is ready."""
         async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
-            while n_missed < _HEALTH_MISSES:
-                await asyncio.sleep(_HEALTH_EVERY_S)
-                if self.port is None:
+            # Counted in looks: a computer that slept has not looked meanwhile.
+            n_missed, n_silent, n_lines, heard_s = 0, 0, self._n_lines, time.monotonic()
+            while not await _ends(process, within_s=_HEALTH_EVERY_S):
+                n_silent = n_silent + 1 if n_lines == self._n_lines else 0
+                n_lines = self._n_lines
+                if self.port is not None and self._has_endpoint:
+                    n_missed = 0 if await _answers(client, self.port) else n_missed + 1
+                    is_well, hangs = n_missed == 0, n_missed >= _HEALTH_MISSES
+                elif self.state is State.READY:
+                    is_well, hangs = n_silent == 0, n_silent >= _SILENT_LOOKS and not self._has_endpoint
+                else:
+                    is_well, hangs = n_silent == 0, n_silent * _HEALTH_EVERY_S >= _LOAD_WITHIN_S
+                if is_well:
                     heard_s = time.monotonic()
-                    continue
-                try:
-                    await client.get(f"http://127.0.0.1:{self.port}/health")
-                    n_missed, heard_s = 0, time.monotonic()
-                except httpx.HTTPError:
-                    n_missed += 1
-        silent_s = time.monotonic() - heard_s
-        self._hung = f"it had stopped answering for {silent_s:.0f} s, and was ended"
-        process.kill()
+                if hangs:
+                    silent_s = time.monotonic() - heard_s
+                    self._hung = f"it had stopped answering for {silent_s:.0f} s, and was ended"
+                    process.kill()
+                    return
 
     def _write(self, line: str) -> None:
         process = self._process
@@ -331,6 +346,23 @@ class EngineProcess:
         outcome = self.last_outcome
         why = outcome.reason if outcome is not None else "it is being started"
         return ProcessFailed(f"{self.name}: {why}")
+
+
+async def _ends(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _answers(client: httpx.AsyncClient, port: int) -> bool:
+    try:
+        await client.get(f"http://127.0.0.1:{port}/health")
+    except httpx.HTTPError:
+        return False
+    return True
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

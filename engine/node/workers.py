@@ -82,6 +82,14 @@ class _Worker:
             self.ending = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """A computer that has a worker here, and what it calls the model."""
+
+    name: str
+    model: str
+
+
 class MakesRoom(Protocol):
     """Has others give memory back for a model; raises OutOfMemory or Refused where it does not suffice."""
 
@@ -145,9 +153,12 @@ class Workers:
         ]
 
     @property
-    def models(self) -> set[str]:
-        """What is loaded for others, by this computer's ids."""
-        return {worker.model.model_id for worker in self._workers.values()}
+    def askers(self) -> dict[str, Asker]:
+        """For whom models are loaded, by this computer's ids of them."""
+        return {
+            worker.model.model_id: Asker(name=worker.peer_name, model=worker.asked.model)
+            for worker in self._workers.values()
+        }
 
     def outdated_settings(self) -> list[Mapping[Setting, Any]]:
         """The settings of those that were started with others than hold now."""
@@ -247,7 +258,7 @@ class Workers:
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
             environment=self._environment,
-            has_health=False,
+            has_endpoint=False,
         )
         worker = _Worker(
             peer_id=link.peer.node_id,

@@ -31,6 +31,17 @@ class StillLoading(Refused):
         self.progress = progress
 
 
+class LoadedAnew(StillLoading):
+    """The model that was asked for is there, and begins no answer before it has been loaded with other settings."""
+
+    def __init__(self, model: str, n_answers: int, retry_after_s: int) -> None:
+        super().__init__(model, 0.0, retry_after_s)
+        running = "1 answer that runs has" if n_answers == 1 else f"{n_answers} answers that run have"
+        self.args = (
+            f"{model} is loaded anew, with other settings, as soon as {running} ended: try again in {retry_after_s} s",
+        )
+
+
 def loading() -> Refused:
     return Refused(
         "the model is still being loaded: try again in a moment", status=503, kind="unavailable_error"

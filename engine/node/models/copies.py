@@ -426,6 +426,8 @@ class _Sender:
                 async for part in parts:
                     self._events.put_nowait(part)
             self._events.put_nowait(None)
+        except PeerRefused as error:
+            self._events.put_nowait(PeerRefused(f"{self._link.peer.name} says: {error}"))
         except BatonError as error:
             self._events.put_nowait(error)
 

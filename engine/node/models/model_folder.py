@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -347,20 +347,18 @@ def _copy(source: Path, target: Path, size: int, progress: Progress) -> None:
             progress.advance(done, size)
 
 
-def remove_model(model: LocalModel, in_use: Iterable[str]) -> None:
+def remove_model(model: LocalModel, in_use: Mapping[str, str]) -> None:
     """Delete the model's files from the folder; of one that is linked here only the link.
 
-    Raises UserError for one that is in use, or that another program keeps, or HostError.
+    `in_use` says of each model that is loaded what ends its engine. Raises UserError for such a one and for one that
+    another program keeps, or HostError.
     """
     if model.program:
         raise UserError(
             f"{model.model_id} belongs to {model.program}: delete it there, and it is gone here, too"
         )
-    if model.model_id in in_use:
-        raise UserError(
-            f"{model.model_id} is loaded by an engine: end that by `baton models unload {model.model_id}`, and try "
-            "again"
-        )
+    if (ended_by := in_use.get(model.model_id)) is not None:
+        raise UserError(f"{model.model_id} is loaded by an engine: end that by {ended_by}, and try again")
     try:
         for path in model.paths:
             path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,12 @@ class Shelf:
         folder: Folder,
         *,
         on_change: Callable[[], None],
-        in_use: Callable[[], set[str]],
+        in_use: Callable[[], Mapping[str, str]],
         needed_bytes: Callable[[LocalModel], int] = lambda _: 0,
     ) -> None:
-        """`in_use` gives the ids of models that engines have loaded, or are loading; `needed_bytes` what one takes."""
+        """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine;
+        `needed_bytes` the memory that one takes.
+        """
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
         self._unfinished: tuple[Unfinished, ...] = ()

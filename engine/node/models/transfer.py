@@ -310,8 +310,9 @@ class Receiver:
         free = shutil.disk_usage(self._folder).free
         if needed and free < needed + _KEPT_FREE_BYTES:
             raise DiskFull(
-                f"the disk that holds {self._folder} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are "
-                "needed, with some to spare: make room there, or set BATON_MODELS to a folder on another disk"
+                f"the disk that holds {self._folder} has {free / 1e6:.0f} MB free, and "
+                f"{(needed + _KEPT_FREE_BYTES) / 1e6:.0f} MB are needed: make room there, or choose a folder on "
+                "another disk (baton config set models)"
             )
 
 

@@ -82,6 +82,10 @@ class _Known:
         """Whether there is a link, or the last one ended after a while."""
         return self.link is not None or self.lasted_s > _LASTS_S
 
+    def is_linked_with_another_than(self, instance: str) -> bool:
+        """Whether the peer is there, in another node than the one of that instance."""
+        return self.link is not None and self.link.hello.instance != instance and self.link.is_heard
+
 
 class PeerLinks:
     """Keeps a link with each node in the book; `addresses(node_id)` says where one may be, the best first."""
@@ -342,17 +346,16 @@ class PeerLinks:
         except BatonError:
             writer.transport.abort()
             raise
-        peer = self._book.called(peer, hello.name)
+        known = self._known.get(peer.node_id)
+        is_twin = known is not None and known.is_linked_with_another_than(hello.instance)
+        if not is_twin:
+            peer = self._book.called(peer, hello.name)
         link = PeerLink(peer, hello, reader, writer, frames, self._offers, is_dialled=is_dialled)
-        known, now = self._known.get(peer.node_id), self._book.get(peer.node_id)
+        now = self._book.get(peer.node_id)
         if known is None or now is None or now.certificate_der != peer.certificate_der:
             await link.close("the other computer has unpaired this one")
             return
-        if (
-            known.link is not None
-            and link.hello.instance != known.link.hello.instance
-            and known.link.is_heard
-        ):
+        if is_twin:
             # One that was started anew has lost its old link, or will have in a moment, and calls again.
             known.twin, known.twin_at_s = link.remote_host, time.monotonic()
             await link.close(

@@ -15,6 +15,7 @@ from engine.cli.main import main
 from engine.errors import HostError
 from engine.node.client import NodeClient
 from engine.node.endpoint import Endpoint
+from engine.node.presence import NodeNote
 
 TIMINGS = {
     "predicted_per_second": 51.26,
@@ -304,3 +305,34 @@ def test_status_says_what_is_wrong_with_a_node_that_runs(
     monkeypatch.setattr(NodeClient, "find", Hangs)
     assert main(["status", "--port", str(server.server_port)]) == 0
     assert "the node (process 7) does not answer: end that process\n" in capsys.readouterr().out
+
+
+def test_where_no_port_is_named_the_node_s_endpoint_is_asked(
+    server: FakeEndpoint, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    note = NodeNote(pid=7, port=1, token="token", endpoint=url, started_at=0.0)
+    monkeypatch.setattr("engine.node.endpoint.find_node", lambda: note)
+    assert main(["chat", "What?"]) == 0
+    assert capsys.readouterr().out.startswith("A race.")
+    assert main(["status"]) == 0
+    assert f"endpoint  {url}  ok" in capsys.readouterr().out
+    assert Endpoint.named("127.0.0.1", 7118).port == 7118
+
+
+@pytest.mark.parametrize(
+    ("is_leaving", "words"), [(True, "ready, and loaded anew once its answers have ended"), (False, "ready")]
+)
+def test_status_tells_of_an_engine_that_begins_no_answer(
+    server: FakeEndpoint, capsys, monkeypatch: pytest.MonkeyPatch, is_leaving: bool, words: str
+) -> None:
+    engine = {"model": "tiny", "state": "ready", "last_exits": [], "leaving": is_leaving}
+    node = {"name": "here", "baton": "1", "engines": [engine], "joins": [], "workers": [], "notes": []}
+
+    class Node:
+        def get(self, path: str) -> dict:
+            return {"node": node, "peers": []}
+
+    monkeypatch.setattr(NodeClient, "find", Node)
+    assert main(["status", "--port", str(server.server_port)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].strip() == f"decodes tiny: {words}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import array
+import json
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +16,10 @@ import pytest
 from engine.cli.lifetime import unwinding_on_signals
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 LONG_S = 30.0
 
@@ -130,3 +137,41 @@ def test_one_ctrl_c_that_comes_twice_is_one() -> None:
     began = time.monotonic()
     assert status_of(STUBBORN, *words) == (130, "")
     assert time.monotonic() - began > 0.5
+
+
+SAYING_ALIVE = """
+import sys
+from engine.cli import lifetime
+from engine.cli.log import tell
+lifetime._ALIVE_EVERY_S = 0.0
+lifetime.say_alive()
+sys.stdin.readline()
+tell("still here", sys.stderr)
+sys.stdin.readline()
+"""
+
+# All of a pipe's pages but the last.
+FULL_BYTES = 15 * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux's pipes hold")
+def test_signs_of_life_come_again_and_again_and_wait_for_no_reader() -> None:
+    """A parent that does not read keeps nobody else from saying something."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SAYING_ALIVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        for _ in range(3):
+            assert json.loads(process.stdout.readline()) == {"alive": True}
+        held = array.array("i", [0])
+        until_s = time.monotonic() + LONG_S
+        while held[0] <= FULL_BYTES and time.monotonic() < until_s:
+            fcntl.ioctl(process.stdout, termios.FIONREAD, held)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert select.select([process.stderr], [], [], LONG_S)[0]
+        assert process.stderr.readline() == b"still here\n"
+        process.kill()

@@ -215,9 +215,11 @@ def test_a_model_of_a_running_engine_is_not_removed(
     folder: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(folder / SMOLLM2_FILE)
-    monkeypatch.setattr(models, "list_running", lambda: [{"role": "serve", "model": "smollm2-135m"}, {}])
+    monkeypatch.setattr(
+        models, "list_running", lambda: [{"role": "serve", "model": "smollm2-135m", "pid": 12}, {}]
+    )
     assert cli.main(["models", "rm", "smollm2-135m", "--yes"]) == 2
-    assert "loaded by an engine" in capsys.readouterr().err
+    assert "loaded by an engine: end that by ending process 12" in capsys.readouterr().err
     assert (folder / SMOLLM2_FILE).exists()
 
 

@@ -30,7 +30,7 @@ TOKEN = "the node's token"
 
 def new_node(end: End, folder: Path) -> SimpleNamespace:
     (folder / "models").mkdir(parents=True)
-    shelf = Shelf(Folder(folder / "models", folder / "digests"), on_change=lambda: None, in_use=set)
+    shelf = Shelf(Folder(folder / "models", folder / "digests"), on_change=lambda: None, in_use=dict)
     node = SimpleNamespace(
         shelf=shelf,
         copies=Copies(shelf, end.identity, on_change=lambda: None),

@@ -314,7 +314,9 @@ def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) 
             reloading = asyncio.create_task(computer.engines.reload_outdated())
             while not engine.is_leaving:
                 await asyncio.sleep(0)
-            with pytest.raises(StillLoading):
+            with pytest.raises(
+                StillLoading, match="loaded anew, with other settings, as soon as 1 answer that"
+            ):
                 await computer.engines.use("a", wait_s=0.01)
             assert engine.is_ready  # the answer goes on
             waiting = asyncio.create_task(use(computer, "a"))

@@ -30,13 +30,25 @@ if "break" in words:
     sys.exit(1)
 print("no json at all", flush=True)
 print("x" * 200000, flush=True)
+if "hang" in words:
+    time.sleep(600)
 for line in sys.stdin:
     if line.strip() == "hello":
         break
 print(json.dumps({"ready": True, "port": 1, "pid": os.getpid()}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"heard": line.strip()}), flush=True)
+    if line.strip() == "live":
+        for _ in range(40):
+            print(json.dumps({"alive": True}), flush=True)
+            time.sleep(0.05)
 """
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With children that say nothing for long."""
+    monkeypatch.setattr(supervisor, "_SILENT_LOOKS", 1000)
 
 
 class Kept:
@@ -52,7 +64,7 @@ class Kept:
             log=self.log,
             on_change=lambda: self.states.append(self.process.state),
             on_event=self.events.append,
-            has_health=False,
+            has_endpoint=False,
         )
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -191,11 +203,50 @@ def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: 
 
     async def work() -> None:
         kept = Kept(tmp_path)
-        kept.process._has_health = True
+        kept.process._has_endpoint = True
         kept.process.tell("greeting", "hello")
         kept.process.start()
         await kept.until(lambda: bool(kept.process.outcomes))
         assert "stopped answering" in kept.process.outcomes[0].reason
+        await kept.process.stop()
+
+    run(work())
+
+
+def test_one_without_an_endpoint_hangs_when_it_does_not_say_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signs of life are no news, and keep it."""
+    monkeypatch.setattr(supervisor, "_HEALTH_EVERY_S", 0.2)
+    monkeypatch.setattr(supervisor, "_SILENT_LOOKS", 4)
+
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        kept.process.tell("greeting", "hello")
+        kept.process.tell("word", "live")
+        kept.process.start()
+        await kept.until(lambda: bool(kept.process.outcomes))
+        (outcome,) = kept.process.outcomes
+        assert "stopped answering" in outcome.reason and outcome.ran_s > 2.0
+        assert kept.events == [{"heard": "live"}]
+        await kept.until(lambda: kept.process.n_starts == 2)
+        await kept.process.stop()
+
+    run(work())
+
+
+def test_one_that_hangs_while_it_loads_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_HEALTH_EVERY_S", 0.02)
+    monkeypatch.setattr(supervisor, "_LOAD_WITHIN_S", 0.1)
+
+    async def work() -> None:
+        kept = Kept(tmp_path, "hang")
+        kept.process.start()
+        await kept.until(lambda: kept.process.n_starts == 2)
+        assert "stopped answering" in kept.process.outcomes[0].reason
+        assert State.READY not in kept.states
         await kept.process.stop()
 
     run(work())

@@ -150,6 +150,6 @@ def test_a_model_is_known_by_its_name_here(tmp_path: Path, started: list[Process
         may_be_found.set()
         assert right.link is not None
         await workers._start(right.link, ASKED)
-        assert workers.models == {"m"}
+        assert {model: asker.name for model, asker in workers.askers.items()} == {"m": "left"}
 
     run(tmp_path, work)

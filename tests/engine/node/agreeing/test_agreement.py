@@ -71,7 +71,7 @@ def new_node(end: End, folder: Path, name: str) -> Node:
     shelf = Shelf(
         Folder(folder / "models", folder / "digests"),
         on_change=lambda: agreement.changed(),
-        in_use=set,
+        in_use=dict,
     )
     measurements = Known(folder / "measured", device="auto", version="1")
     wishes = Wishes(

@@ -56,7 +56,7 @@ class Node:
 def new_node(end: End, folder: Path) -> Node:
     changed = asyncio.Event()
     (folder / "models").mkdir(parents=True)
-    shelf = Shelf(Folder(folder / "models", folder / "digests"), on_change=changed.set, in_use=set)
+    shelf = Shelf(Folder(folder / "models", folder / "digests"), on_change=changed.set, in_use=dict)
     node = Node(
         end=end,
         shelf=shelf,

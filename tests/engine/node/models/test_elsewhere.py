@@ -171,7 +171,7 @@ def test_one_that_is_linked_among_baton_s_own_is_that(folder: Folder, tmp_path: 
 def test_they_are_never_deleted(folder: Folder, tmp_path: Path) -> None:
     path = keep_in_lm_studio(tmp_path, "Tiny.gguf")
     with pytest.raises(UserError, match="belongs to LM Studio"):
-        remove_model(by_id(folder)["Tiny"], in_use=())
+        remove_model(by_id(folder)["Tiny"], in_use={})
     assert path.exists()
 
 

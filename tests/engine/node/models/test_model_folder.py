@@ -107,7 +107,7 @@ def test_an_import_links_the_users_file_and_leaves_it_as_it_is(folder: Folder, t
     content, before = source.read_bytes(), source.stat()
     model = import_model(folder, source, Silent())
     assert model.is_link and model.path.resolve() == source
-    remove_model(model, in_use=set())
+    remove_model(model, in_use={})
     assert folder.models() == ()
     assert source.read_bytes() == content and source.stat().st_mtime_ns == before.st_mtime_ns
 
@@ -178,10 +178,10 @@ def test_only_models_that_can_be_run_are_imported(
 def test_a_model_in_use_is_not_removed(folder: Folder) -> None:
     write_model(folder.path / "a.gguf")
     (model,) = folder.models()
-    with pytest.raises(UserError, match="loaded by an engine"):
-        remove_model(model, in_use={"a"})
+    with pytest.raises(UserError, match="loaded by an engine: end that by saying so, and try again"):
+        remove_model(model, in_use={"a": "saying so"})
     assert model.path.exists()
-    remove_model(model, in_use={"b"})
+    remove_model(model, in_use={"b": "saying so"})
     assert not model.path.exists()
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Folder:
 def run(folder: Folder, work: Callable[[Shelf, asyncio.Event], Awaitable[None]]) -> None:
     async def inside() -> None:
         changed = asyncio.Event()
-        shelf = Shelf(folder, on_change=changed.set, in_use=lambda: {"used"})
+        shelf = Shelf(folder, on_change=changed.set, in_use=lambda: {"used": "saying so"})
         await shelf.start()
         try:
             async with asyncio.timeout(30):

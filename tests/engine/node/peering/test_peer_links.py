@@ -374,6 +374,7 @@ def test_a_copy_of_a_peer_does_not_take_its_place(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_ends(tmp_path) as (left, right):
             copy = new_end(tmp_path, "left", instance="c" * 32)
+            copy.links.set_name("copy")
             await copy.links.start()
             copy.book.add(peer_of(right, "right", f"127.0.0.1:{right.port}"))
             link = right.link
@@ -381,7 +382,8 @@ def test_a_copy_of_a_peer_does_not_take_its_place(tmp_path: Path) -> None:
             try:
                 await copy.until(lambda: "baton pair renew" in note_of(copy))
                 assert right.link is link and left.link is not None and left.link.is_open
-                assert [peer["twin"] for peer in right.links.snapshot()] == ["127.0.0.1"]
+                (known,) = right.links.snapshot()
+                assert (known["twin"], known["name"]) == ("127.0.0.1", "left")
             finally:
                 await copy.links.close()
 
