@@ -148,6 +148,8 @@ class Bridge(QObject):
         def begin() -> None:
             if job.is_running:
                 job.task = asyncio.ensure_future(guarded())
+                # One that is cancelled before its first step has not touched what it was to wait for.
+                job.task.add_done_callback(lambda _: forget())
             else:
                 forget()
 

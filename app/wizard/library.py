@@ -42,6 +42,8 @@ class ModelRow:
             return (
                 f"{size} · too large for this computer, which can give it {memory_text(usable(memory_bytes))}"
             )
+        if not self.here and self.peers:
+            return f"{size} · fits this computer; copy it from {self.peers[0]}, with Baton there"
         return f"{size} · fits this computer"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
+from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
 from app.context import Context
 from app.look.look import current_look
@@ -49,7 +49,9 @@ class WizardPage(Page):
         self.target = Target()
         self._wants_another = False
         self._step: Step | None = None
+        self._is_open = False
         self._views: dict[Step, StepView] = {}
+        self._scrolls: dict[Step, Scrolled] = {}
         self._back = Button(self.tr("Back"), self.go_back, kind="quiet", icon="left")
         self._later = Button(self.tr("Later"), self.put_off, kind="quiet")
         self._dots = _Dots()
@@ -110,6 +112,7 @@ class WizardPage(Page):
             super().keyPressEvent(event)
 
     def shown(self) -> None:
+        self._is_open = True
         if self.memory.is_over and self._step is None:
             self._begin_again()
         self._on_presence()
@@ -132,6 +135,7 @@ class WizardPage(Page):
 
     def finish(self, page: str) -> None:
         self.memory.is_over = True
+        self._is_open = False
         if self._step is not None:
             self._view.leave()
             self._step = None
@@ -151,17 +155,17 @@ class WizardPage(Page):
         self.memory.step = step
         if step not in self._views:
             self._views[step] = view = _VIEWS[step](self.context, self)
-            scrolled = Scrolled(view, width=_WIDTH)
-            scrolled.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-            self._stack.addWidget(scrolled)
+            self._scrolls[step] = scroll = Scrolled(view, width=_WIDTH)
+            scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+            self._stack.addWidget(scroll)
         view = self._views[step]
         view.set_air(self._air)
-        scroll = _scroll_of(view)
+        scroll = self._scrolls[step]
         scroll.verticalScrollBar().setValue(0)
         self._stack.setCurrentWidget(scroll)
+        self.setFocus()
         view.show_step()
         self.refresh()
-        self.setFocus()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -206,16 +210,8 @@ class WizardPage(Page):
     def _on_presence(self) -> None:
         """Where it goes on depends on what the node says."""
         is_there = self.context.state.presence is NodePresence.THERE
-        if is_there and self._step is None and self.isVisible() and not self.memory.is_over:
+        if is_there and self._is_open and self._step is None:
             self.go_to(resumed(self.memory.step, self._facts))
-
-
-def _scroll_of(view: StepView) -> QScrollArea:
-    parent = view.parentWidget()
-    while not isinstance(parent, QScrollArea):
-        assert parent is not None
-        parent = parent.parentWidget()
-    return parent
 
 
 class _Dots(QWidget):

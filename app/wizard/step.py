@@ -18,11 +18,15 @@ from app.wizard.course import Memory, Step
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The computer that was chosen to pair with; "" where nobody was found. `shows_code`: it is typed here."""
+    """The computer that was chosen to pair with; "" where nobody was found. `shows_code`: it is typed here.
+
+    `needs_baton`: this version has to be put there first.
+    """
 
     name: str = ""
     node_id: str = ""
     shows_code: bool = False
+    needs_baton: bool = False
 
 
 class Guide(Protocol):

@@ -120,13 +120,13 @@ class Target:
 def measure(target: Target, *, local_mtu: int, peer_mtu: int, say: Say) -> PathMeasures:
     """Everything, one part after the other. Raises PeerLost where the other end does not answer."""
     try:
-        say("path MTU")
+        say("the largest packets that pass")
         to_peer_mtu, from_peer_mtu = path_mtus(target, local_mtu=local_mtu, peer_mtu=peer_mtu)
         say("round trips")
         trips = _round_trips(target)
-        say("goodput to the other computer")
+        say("speed to the other computer")
         out = [_goodput(target, Kind.SINK, n) for n in (1, _STREAMS)]
-        say("goodput from the other computer")
+        say("speed from the other computer")
         back = [_goodput(target, Kind.SOURCE, n) for n in (1, _STREAMS)]
         say("bursts after a pause")
         sizes = (_burst_bytes(out[0]), _burst_bytes(back[0]))

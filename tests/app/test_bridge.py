@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncGenerator, Iterator
 
@@ -86,3 +87,20 @@ def test_one_that_is_cancelled_before_it_began_never_begins(bridge: Bridge) -> N
     bridge.run(asyncio.sleep(0), done.append)
     wait(lambda: done)
     assert len(begun) < 50
+
+
+def test_what_is_cancelled_before_its_first_step_is_put_away(bridge: Bridge) -> None:
+    free = threading.Event()
+
+    async def hold() -> None:
+        free.wait()
+
+    async def never() -> None:
+        raise AssertionError("it was begun")
+
+    bridge.run(hold())
+    coroutine = never()
+    job = bridge.run(coroutine)
+    bridge._loop.call_soon_threadsafe(job._cancel_task)
+    free.set()
+    wait(lambda: inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED)

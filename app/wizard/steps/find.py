@@ -98,8 +98,12 @@ class FindStep(StepView):
 
     def show_step(self) -> None:
         self.guide.memory.is_alone = False
-        self._show_search()
         super().show_step()
+        if self.guide.target.needs_baton:
+            self.guide.target = Target()
+            self._show_install()
+        else:
+            self._show_search()
 
     def leave(self) -> None:
         self._install.stop()

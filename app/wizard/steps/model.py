@@ -168,9 +168,8 @@ class ModelStep(StepView):
     def _on_copied(self, name: str) -> None:
         self._copying.pop(name, None)
         peer = self.context.peer
-        self.context.shell.toast(
-            self.tr("{0} is on {1} too").format(name, peer["name"] if peer else self.tr("the other computer"))
-        )
+        there = peer["name"] if peer else self.tr("the other computer")
+        self.context.shell.notify(self.tr("Model copied"), self.tr("{0} is on {1} too.").format(name, there))
         self._rows = []
         self.refresh()
 

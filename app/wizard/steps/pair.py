@@ -14,10 +14,11 @@ from app.node.faults import AppError, NodeRefused
 from app.widgets.basics import Button, Card, Icon, Text, column, row
 from app.widgets.code import CodeField, CodeView
 from app.widgets.controls import Segments
-from app.widgets.feedback import Dot
+from app.widgets.feedback import Action, Dot
+from app.wizard.course import Step
 from app.wizard.facts import FactsCard
 from app.wizard.pictures import ComputersPicture
-from app.wizard.step import Choice, Guide, StepView
+from app.wizard.step import Choice, Guide, StepView, Target
 from app.wizard.words import pairing_fault, short_fingerprint
 
 _LIFETIME_S = 300.0
@@ -38,7 +39,7 @@ class PairStep(StepView):
         self._showing, self._typing, self._fault = (
             self._make_showing(),
             self._make_typing(),
-            _Fault(self._begin),
+            _Fault(),
         )
         self._success = _Success(self)
         self.body.addWidget(self._picture)
@@ -224,6 +225,10 @@ class PairStep(StepView):
         else:
             self._show_fault(code, str(error))
 
+    def _set_it_up(self) -> None:
+        self.guide.target = Target(name=self._there, needs_baton=True)
+        self.guide.go_to(Step.FIND)
+
     def _show_fault(self, code: str, message: str, *, wait_s: float = 0.0) -> None:
         is_typing = self._way.value == "type"
         title, sentence = pairing_fault(code, message, name=self._there, wait_s=wait_s)
@@ -233,13 +238,10 @@ class PairStep(StepView):
                 "This one is void, as a code is good for one try. Show a new one, and type it with care."
             )
         self._end_offer()
-        self._fault.show_fault(
-            title,
-            sentence,
-            again="" if is_typing else self.tr("Show a new code"),
-            wait_s=wait_s,
-            is_final=not is_typing,
-        )
+        way_out = None if is_typing else Action(text=self.tr("Show a new code"), run=self._begin)
+        if code == "version":
+            way_out = Action(text=self.tr("Put this version there"), run=self._set_it_up)
+        self._fault.show_fault(title, sentence, way_out, wait_s=wait_s, is_final=not is_typing)
         self._field.show_wrong(is_typing and code in ("wrong_code", "no_code"))
         self._field.selectAll()
         self._show_parts()
@@ -248,14 +250,14 @@ class PairStep(StepView):
 class _Fault(Card):
     """Why it did not work, and what to do; after a wrong code its button waits as long as the node does."""
 
-    def __init__(self, on_again: Any) -> None:
+    def __init__(self) -> None:
         super().__init__(tone="warning", padding=MEDIUM)
         self.is_final = False
         self._left_s = 0.0
-        self._again_text = ""
+        self._way_out: Action | None = None
         self._title = Text(strong=True, wrap=True)
         self._sentence = Text(wrap=True)
-        self._again = Button("", on_again)
+        self._again = Button("", self._act)
         self._clock = QTimer(self, interval=1000)
         self._clock.timeout.connect(self._tick)
         line = row(
@@ -268,11 +270,13 @@ class _Fault(Card):
         self.column.addLayout(line)
         super().hide()
 
-    def show_fault(self, title: str, sentence: str, *, again: str, wait_s: float, is_final: bool) -> None:
+    def show_fault(
+        self, title: str, sentence: str, way_out: Action | None, *, wait_s: float, is_final: bool
+    ) -> None:
         self._title.setText(title)
         self._sentence.setText(sentence)
-        self._again_text, self._left_s, self.is_final = again, wait_s, is_final
-        self._again.setVisible(bool(again))
+        self._way_out, self._left_s, self.is_final = way_out, wait_s, is_final
+        self._again.setVisible(way_out is not None)
         self.setAccessibleName(f"{title} {sentence}")
         self.show()
         self._clock.start()
@@ -282,6 +286,10 @@ class _Fault(Card):
         self.is_final = False
         self._clock.stop()
         super().hide()
+
+    def _act(self) -> None:
+        if self._way_out is not None:
+            self._way_out.run()
 
     def _tick(self) -> None:
         self._left_s -= 1
@@ -293,7 +301,7 @@ class _Fault(Card):
         waits = self._left_s > 0
         self._again.setEnabled(not waits)
         left = self.tr(" in {} s").format(int(self._left_s) + 1) if waits else ""
-        self._again.setText(f"{self._again_text}{left}")
+        self._again.setText(f"{self._way_out.text}{left}" if self._way_out is not None else "")
 
 
 class _Success(QWidget):

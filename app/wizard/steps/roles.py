@@ -152,7 +152,8 @@ class RolesStep(StepView):
         self._segments.show_value(wish)
 
     def _on_wish(self, prefill: object) -> None:
-        self.run(self.context.client.post("/roles", {"prefill": str(prefill)}))
+        wish = self.context.client.post("/roles", {"prefill": str(prefill)})
+        self.context.bridge.run(wish, on_error=self.context.tell)
 
     def _on_measure(self) -> None:
         agreed = self._agreed

@@ -107,7 +107,10 @@ class WelcomeStep(StepView):
     def _on_name(self) -> None:
         name = self._name.text().strip()
         if name and name != self.context.computer:
-            self.run(self.context.client.patch("/settings", {"name": name}), None, self._on_refused)
+            # By a click on Continue, too: so it is not of this step alone.
+            self.context.bridge.run(
+                self.context.client.patch("/settings", {"name": name}), None, self._on_refused
+            )
 
     def _on_refused(self, error: AppError) -> None:
         self._name.setText(self.context.computer)

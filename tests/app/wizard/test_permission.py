@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from app.wizard.page import WizardPage
 from app.wizard.steps import permission
 from engine.link.permission import SETTINGS_URL, Observed, decide
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.app.wizard.hands import begin
+from tests.engine.node.nodes import NodeProcess
 
 
 def tell(app: Opened, **observed: Any) -> None:
@@ -30,11 +34,16 @@ def tell(app: Opened, **observed: Any) -> None:
     app.state._hear(("changed", {"permission": told}))
 
 
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[NodeProcess]:
+    flags = ("--port", "0", "--node-port", "0")
+    with NodeProcess(tmp_path_factory.mktemp("node"), "studio", *flags, models=models) as node:
+        yield node
+
+
 @pytest.fixture
 def step(app: Opened) -> WizardPage:
-    page = app.page("setup")
-    assert isinstance(page, WizardPage)
-    wait(lambda: page.step is Step.WELCOME)
+    page = begin(app)
     tell(app, connect_errno=65)
     click(button(app.window, "Continue"))
     return page

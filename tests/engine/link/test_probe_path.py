@@ -63,10 +63,10 @@ def test_everything_is_measured_over_loopback() -> None:
     finally:
         ports.close()
     assert parts == [
-        "path MTU",
+        "the largest packets that pass",
         "round trips",
-        "goodput to the other computer",
-        "goodput from the other computer",
+        "speed to the other computer",
+        "speed from the other computer",
         "bursts after a pause",
     ]
     assert found.round_trips is not None and found.round_trips.lost == 0
