@@ -9,7 +9,7 @@ from urllib.parse import quote
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QGridLayout, QVBoxLayout, QWidget
 
-from app.amounts import size_text
+from app.amounts import memory_text, size_text
 from app.bridge import Job
 from app.context import Context
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
@@ -155,7 +155,7 @@ class InspectPanel(QFrame):
             slots = self.tr("1 slot of {} tokens").format(tokens_text(measures["n_ctx"]))
         self._body.addLayout(
             column(
-                row(Text(self.tr("Memory"), strong=True), None, Text(size_text(needed), strong=True)),
+                row(Text(self.tr("Memory"), strong=True), None, Text(memory_text(needed), strong=True)),
                 meter,
                 self._legend("local", self.tr("weights"), size_text(weights)),
                 self._legend("text_faint", self.tr("cache, {}").format(slots), size_text(cache)),

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QWidget
 
 from app.amounts import size_text
@@ -96,12 +96,6 @@ class LibraryView(QWidget):
         self.panel = InspectPanel(self._context, reveal)
         self.panel.closed.connect(lambda: self.choose(None))
         self.panel.hide()
-        QShortcut(
-            QKeySequence(Qt.Key.Key_Escape),
-            self,
-            lambda: self.choose(None),
-            Qt.ShortcutContext.WidgetWithChildrenShortcut,
-        )
 
     def _lay_out(self) -> None:
         self._tools = row(self.filter, self.order, None, self._bring, self._get, spacing=SMALL)
@@ -161,6 +155,12 @@ class LibraryView(QWidget):
             if before in self._rows:
                 self._rows[before].setFocus()
         self._arrange()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self._chosen is not None:
+            self.choose(None)
+        else:
+            super().keyPressEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

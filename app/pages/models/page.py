@@ -291,6 +291,7 @@ class ModelsPage(Page):
         if transit.kind is Kind.COPY_OUT:
             model = next((each for each in self._models if each.model_id == transit.source), None)
             self._dismissed.add(transit.key)
+            self._show_transits()
             if model is not None:
                 self.send(model)
         else:

@@ -137,7 +137,11 @@ class _TransitRow(QWidget):
             return self.tr("Paused at {0} of {1}. What has come is kept.").format(
                 size_text(transit.done_bytes), size_text(transit.total_bytes)
             )
-        if transit.kind is Kind.LEFT and not transit.source:
+        if transit.kind is Kind.LEFT and transit.source:
+            return self.tr("{} have come so far. Resume goes on with it.").format(
+                size_text(transit.done_bytes)
+            )
+        if transit.kind is Kind.LEFT:
             return self.tr("{} have come of it. Get it again to go on, or throw it away.").format(
                 size_text(transit.done_bytes)
             )
