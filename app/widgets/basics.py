@@ -155,7 +155,7 @@ class Scrolled(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        inner = QWidget()
+        inner = _Scrolled()
         inner.setObjectName("scrolled")
         self.column = column(*parts, margin=margin, spacing=spacing)
         if width:
@@ -172,6 +172,13 @@ class Scrolled(QScrollArea):
         else:
             inner.setLayout(self.column)
         self.setWidget(inner)
+
+
+class _Scrolled(QWidget):
+    """As high as its width needs: wrapped labels ask for the height of a narrower one before they know theirs."""
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(super().minimumSizeHint().width(), 0)
 
 
 def row(*parts: Part, margin: int = 0, spacing: int = SMALL) -> QHBoxLayout:
