@@ -72,8 +72,10 @@ def own_rows(context: Context) -> list[Row]:
 
     theme = _segments(context, THEME, tr("Theme"))
     theme.chosen.connect(set_theme)
+    parting_place = QWidget()
     parting = _segments(context, PARTING, tr("When the window is closed"))
     parting.chosen.connect(lambda value: context.preferences.set(PARTING.name, value))
+    parting_place.setLayout(row(parting, None))
     notifications = Switch(
         tr("Notifications"), on=bool(context.preferences.get(NOTIFICATIONS.name, NOTIFICATIONS.default))
     )
@@ -83,7 +85,7 @@ def own_rows(context: Context) -> list[Row]:
         Row(
             tr("When the window is closed"),
             tr("Other programs, and the other computer, can go on using your models without it."),
-            parting,
+            parting_place,
             is_wide=True,
         ),
         Row(
@@ -285,7 +287,7 @@ class Licences(QDialog):
         super().__init__(parent)
         self.setWindowTitle(self.tr("Licences"))
         self.setModal(True)
-        self.setMinimumSize(520, 440)
+        self.setMinimumSize(640, 480)
         text = QPlainTextEdit("\n".join(licences()))
         text.setReadOnly(True)
         text.setProperty("mono", True)

@@ -255,7 +255,7 @@ class SettingsPage(Page):
             found.link.setChecked(True)
 
     def _top_of(self, section: _Section) -> int:
-        return max(0, section.y() - HUGE)
+        return 0 if section is self._sections[0] else max(0, section.y() - HUGE)
 
     def _filter(self) -> None:
         words = self._search.text()
@@ -326,7 +326,8 @@ class _Waiting(QFrame):
         around.addStretch(1)
         around.addWidget(card, 1000)
         around.addStretch(1)
-        around.setContentsMargins(HUGE, 0, HUGE, MEDIUM)
+        # as far to the left as the cards above, which have a scroll bar beside them
+        around.setContentsMargins(HUGE, 0, HUGE + 10, MEDIUM)
         self.setLayout(around)
         self.hide()
 

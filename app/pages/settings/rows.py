@@ -77,8 +77,9 @@ class SettingRow(Row):
             models=models,
             placeholder=placeholder,
         )
-        sentence = declared.sentence
-        super().__init__(title_of(declared), sentence, self.control, is_wide=self.control.is_wide)
+        title = title_of(declared)
+        sentence = "" if declared.sentence == f"{title}." else declared.sentence
+        super().__init__(title, sentence, self.control, is_wide=self.control.is_wide)
         self.declared = declared
         self._context, self._snapshot = context, snapshot
         self._unsaved = self._is_wrong = False
@@ -111,6 +112,9 @@ class SettingRow(Row):
     @property
     def is_unsaved(self) -> bool:
         return self._unsaved
+
+    def matches(self, words: str) -> bool:
+        return self.declared.matches(words, title_of(self.declared))
 
     def show_setting(self, declared: Declared, snapshot: Snapshot) -> None:
         """As the node has it now; what the user is just changing stays as it is in the control."""
