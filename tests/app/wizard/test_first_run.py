@@ -9,6 +9,8 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
+from app.chats.model import Sampling
+from app.pages.chat.page import ChatPage
 from app.wizard.course import Memory, Step
 from app.wizard.page import WizardPage
 from app.wizard.words import short_fingerprint
@@ -37,7 +39,9 @@ def wizard(app: Opened) -> WizardPage:
     return begin(app)
 
 
-def test_from_the_first_start_to_the_chat(app: Opened, wizard: WizardPage, spark: NodeProcess) -> None:
+def test_from_the_first_start_to_the_first_answer(
+    app: Opened, wizard: WizardPage, spark: NodeProcess
+) -> None:
     assert "studio" in app.context.computer and not app.window._navigation.isVisible()
     QTest.keyClick(wizard, Qt.Key.Key_Return)
     assert wizard.step is Step.FIND
@@ -65,6 +69,14 @@ def test_from_the_first_start_to_the_chat(app: Opened, wizard: WizardPage, spark
     press(app, "Open Chat")
     assert app.window.page_shown == "chat" and app.window._navigation.isVisible()
     assert Memory(app.context.preferences).is_over
+    page = app.window.page("chat")
+    assert isinstance(page, ChatPage)
+    page.chat.change(sampling=Sampling(temperature=0.0, max_tokens=4))
+    QTest.keyClicks(page.composer.text, "What is a relay race?")
+    QTest.keyClick(page.composer.text, Qt.Key.Key_Return)
+    wait(lambda: not page.chat.is_empty and not page.chat.is_answering)
+    asked, said = page.transcript.shown
+    assert asked.text == "What is a relay race?" and said.text and said.stats is not None
 
 
 def test_a_wrong_code_is_refused_and_another_can_be_shown(
