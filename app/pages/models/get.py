@@ -102,8 +102,8 @@ class GetView(QWidget):
         self._begin(
             self.tr("To begin with"),
             self.tr(
-                "Small models that Baton knows by name. Any other GGUF file of Hugging Face can be got by its name: Baton runs "
-                "llama, qwen2, qwen3 and gemma3 models so far."
+                "Small models that Baton knows by name. Any other GGUF file of Hugging Face can be got by its name: "
+                "Baton runs llama, qwen2, qwen3 and gemma3 models so far."
             ),
         )
         self._is_catalogue = True
