@@ -79,7 +79,7 @@ class GetView(QWidget):
         self.scrolled.column.setContentsMargins(HUGE, MEDIUM, HUGE, HUGE)
         self.scrolled.column.addStretch(1)
         self.setLayout(column(self.scrolled))
-        self._begin(self.tr("Checked with Baton"), "")
+        self._begin(self.tr("To begin with"), "")
 
     def show_known(
         self,
@@ -100,10 +100,10 @@ class GetView(QWidget):
     def show_catalogue(self) -> None:
         self._stop()
         self._begin(
-            self.tr("Checked with Baton"),
+            self.tr("To begin with"),
             self.tr(
-                "These run here for certain. Any other GGUF file of Hugging Face can be got by its name: Baton runs "
-                "llama, qwen2, qwen3 and gemma3 models so far."
+                "Small models that Baton knows by name. Any other GGUF file of Hugging Face can be got by its name: "
+                "Baton runs llama, qwen2, qwen3 and gemma3 models so far."
             ),
         )
         self._is_catalogue = True

@@ -59,7 +59,7 @@ def transits_of(
     known |= {each.name for each in found if each.kind is Kind.COPY_IN and each.is_running}
     left: dict[str, Transit] = {}
     for told in unfinished:
-        if (name := told["id"]) not in known:
+        if (name := told["id"]) not in known and told["size_bytes"]:
             left[name] = _left(told, catalogue, left.get(name))
     found = [each for each in (*found, *left.values()) if _is_open(each) and each.key not in dismissed]
     return sorted(found, key=lambda each: not each.is_running)

@@ -74,6 +74,10 @@ def test_what_is_left_of_earlier_fetches_can_be_gone_on_with_where_it_is_known()
     ]
 
 
+def test_where_not_a_byte_has_come_nothing_is_left() -> None:
+    assert transits_of([], [], [{**left("small"), "size_bytes": 0}], CATALOGUE) == []
+
+
 def test_parts_that_are_left_of_one_model_are_one() -> None:
     (found,) = transits_of([], [], [left("Big", "o/r/1"), left("Big", "o/r/2")], CATALOGUE)
     assert (found.name, found.done_bytes) == ("Big", 14)
