@@ -143,10 +143,12 @@ def _read_one(told: Mapping[str, Any]) -> Declared:
 
 
 def stops(declared: Declared, *, n_ctx_train: int = 0, slots: int = 0) -> list[int]:
-    """The values that a slider has, in order; the one that holds is among them.
+    """The values that a slider has, in order; the one that holds is among them. None for what has no slider.
 
     `n_ctx_train` is what the model can take that is loaded, 0 without one; `slots` as many answers as there may be.
     """
+    if declared.kind is not Kind.SLIDER:
+        return []
     low, high = int(declared.minimum or 0), int(declared.maximum or 0)
     match declared.name:
         case "ctx":

@@ -70,11 +70,12 @@ class SettingsPage(Page):
 
     def shown(self) -> None:
         self._login.look()
-        self._ask_memory.start()
+        self._ask_soon()
         QTimer.singleShot(0, self, self._follow)
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
+        self._ask_memory.stop()
         for each in self.rows.values():
             each.flush()
 
@@ -136,8 +137,8 @@ class SettingsPage(Page):
             self._show()
         if part in ("settings", "node", "models"):
             self._show_folders()
-        if part in ("engines", "models", "settings") and self.isVisible():
-            self._ask_memory.start()
+        if part in ("engines", "models", "settings"):
+            self._ask_soon()
 
     def _show(self) -> None:
         self._snapshot = snapshot = read(self.context.state.part("settings"))
@@ -175,7 +176,7 @@ class SettingsPage(Page):
                 self.rows[name].trying.connect(lambda value, name=name: self._on_trying(name, value))
         self._sections = [*made, *self._own_sections]
         self._show_links()
-        self._ask_memory.start()
+        self._ask_soon()
 
     def _show_presence(self) -> None:
         presence = self.context.state.presence
@@ -198,9 +199,14 @@ class SettingsPage(Page):
 
     # memory
 
+    def _ask_soon(self) -> None:
+        """Not for a page that nobody sees, whose window may be about to end."""
+        if self.isVisible():
+            self._ask_memory.start()
+
     def _on_trying(self, name: str, value: Any) -> None:
         self._trying[name] = value
-        self._ask_memory.start()
+        self._ask_soon()
 
     def _ask(self) -> None:
         if self.context.state.presence is not NodePresence.THERE or not self.rows:

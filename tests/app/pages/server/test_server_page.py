@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import pytest
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QApplication
 
@@ -12,6 +15,15 @@ from app.pages.server.page import ServerPage
 from app.state import NodePresence
 from app.widgets.feedback import Question
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[NodeProcess]:
+    """One for all of this file: each test leaves it as it was."""
+    folder = tmp_path_factory.mktemp("node")
+    with NodeProcess(folder, "studio", "--port", "0", "--node-port", "0", models=models) as node:
+        yield node
 
 
 def page_of(app: Opened) -> ServerPage:
@@ -74,6 +86,9 @@ def test_other_computers_are_let_in_with_a_key_after_a_restart_and_kept_out_agai
     click(button(page.others, "Restart Baton's node"))
     wait(lambda: not page.others.exposure.is_open and app.state.presence is NodePresence.THERE)
     assert NodePresence.GONE not in presences
+    click(button(page.endpoint, "I have it"))
+    click(button(page.endpoint, "Remove"))
+    wait(lambda: not page.endpoint.exposure.has_key)
 
 
 def test_requests_and_the_log_appear_as_they_happen(app: Opened) -> None:
@@ -97,3 +112,6 @@ def test_without_a_node_it_says_so_and_nothing_can_be_changed(app: Opened) -> No
     assert "Not running" in texts(page.endpoint)
     assert not button(page.endpoint, "Make a key").isEnabled()
     assert not page.others._switch.isEnabled() and "once Baton's node runs" in texts(page.others)
+    app.node.start()
+    wait(lambda: app.state.presence is NodePresence.THERE)
+    assert button(page.endpoint, "Make a key").isEnabled()

@@ -67,6 +67,7 @@ def test_a_slider_has_its_ends_and_what_holds() -> None:
     assert stops(prefills, slots=4) == [1, 2, 3, 4]
     chunk = Declared(name="chunk", group="g", type="int", help="h", minimum=16, maximum=4096, value=512)
     assert stops(chunk) == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    assert stops(replace(NUMBER, name="prefix_cache")) == []
     assert nearest([1, 4, 16], 5) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,22 @@ from app.pages.settings.own_rows import AboutRow
 from app.pages.settings.page import SettingsPage
 from app.state import NodePresence
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[NodeProcess]:
+    """One for all of this file: each test leaves it as it was."""
+    folder = tmp_path_factory.mktemp("node")
+    with NodeProcess(folder, "studio", "--port", "0", "--node-port", "0", models=models) as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(node: NodeProcess) -> Iterator[None]:
+    yield
+    names = [one["name"] for one in node.control("/settings")["settings"] if one["kept"] is not None]
+    assert node.ask_control("PATCH", "/settings", dict.fromkeys(names)).is_success
 
 
 @pytest.fixture
@@ -87,10 +104,10 @@ def test_context_says_what_it_takes_and_waits_for_a_reload(app: Opened, page: Se
     QTest.keyClick(control.slider, Qt.Key.Key_End)
     assert "8,192 tokens" in texts(row)
     wait(lambda: "GB" in texts(row) and texts(row) != before and row.declared.waits_for == "reload")
-    assert "Waiting for a reload: 1 change" in texts(page)
+    wait(lambda: "Waiting for a reload: 1 change" in texts(page))
     click(button(page, "Reload models now"))
     wait(lambda: row.declared.waits_for == "nothing" and not page._snapshot.is_reloading)
-    assert not page._waiting.isVisibleTo(page)
+    wait(lambda: not page._waiting.isVisibleTo(page))
 
 
 def test_a_change_that_the_node_was_not_there_for_is_kept_once_it_is(app: Opened, page: SettingsPage) -> None:
@@ -104,7 +121,7 @@ def test_a_change_that_the_node_was_not_there_for_is_kept_once_it_is(app: Opened
     app.node.start()
     wait(lambda: kept(app) == {"threads": 2})
     wait(lambda: not row.is_unsaved and not row.error)
-    assert row.control.isEnabled()
+    wait(row.control.isEnabled)
 
 
 def test_a_search_leaves_what_it_finds(page: SettingsPage) -> None:
