@@ -17,6 +17,7 @@ from engine.kernels import packed_gemm
 from engine.layers.linear import BlockedLinear, DenseLinear, DequantLinear, Int8Linear, Linear, PackedLinear
 from engine.layers.mlp import Activation, BlockedGate, GatedMLP, JoinedGate, PackedGate
 from engine.layers.weights import Form, SharedWeights, WeightLoader
+from tests.engine.models.running import MULTIPLIES_BFLOAT16
 
 N_COLS = 96
 ROWS = {"wide": 64, "narrow": 20, "odd": 37}
@@ -109,12 +110,9 @@ def check(
         torch.testing.assert_close(total, residual + layer(x).float(), atol=1e-5, rtol=1e-5)
 
 
-# oneDNN orders matrices in its own way on processors that multiply bfloat16.
-IS_BLOCKED = device_of("cpu").gemm_dtype is torch.bfloat16
-
 CLASSES: dict[Form, type[Linear]] = {
     Form.REFERENCE: DenseLinear,
-    Form.GEMM: BlockedLinear if IS_BLOCKED else DenseLinear,
+    Form.GEMM: BlockedLinear if MULTIPLIES_BFLOAT16 else DenseLinear,
     Form.UNPACKING: DequantLinear,
     Form.PACKED: PackedLinear,
     Form.ROUNDING: PackedLinear,
@@ -166,7 +164,7 @@ def test_matrices_of_different_types_joined(
 def test_gated_layers(form: Form, activation: Activation, matrices: Matrices) -> None:
     load = loader(matrices, form)
     gated = load.gated("gate", "up", activation, load.norm("norm", 1e-5))
-    blocked = BlockedGate if IS_BLOCKED else JoinedGate
+    blocked = BlockedGate if MULTIPLIES_BFLOAT16 else JoinedGate
     kind = {Form.GEMM: blocked, **dict.fromkeys(PACKED_FORMS, PackedGate)}.get(form, JoinedGate)
     assert type(gated) is kind
     layer = GatedMLP(gated, load.linear("down"))

@@ -10,9 +10,12 @@ from torch import Tensor
 from engine.batching.chunks import equal_chunks
 from engine.cache.sequence import SequencePool, SequenceState
 from engine.cache.spec import KVType
-from engine.device import Device
+from engine.device import Device, device_of
 from engine.layers.step import Segment
 from engine.models.base import Model
+
+# A processor that does not keeps dense weights in float32; a row's last bits then depend on the rows beside it.
+MULTIPLIES_BFLOAT16 = device_of("cpu").gemm_dtype is torch.bfloat16
 
 
 def new_pool(

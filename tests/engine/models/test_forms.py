@@ -13,7 +13,7 @@ from engine.layers.step import Segment
 from engine.models.base import Model
 from engine.models.registry import WeightsMode, load_model
 from tests.engine.models.conftest import TinyFile, TinyModel
-from tests.engine.models.running import append, divergence, new_sequence, random_tokens
+from tests.engine.models.running import MULTIPLIES_BFLOAT16, append, divergence, new_sequence, random_tokens
 from tests.engine.models.tiny import Quant
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
@@ -108,7 +108,8 @@ def test_processors_without_8_bit_dot_products(
     unpacking = as_prefill(load_model(path, device="cpu", weights=WeightsMode.PACKED))
     reference = as_prefill(tiny_model(name, Quant.MIXED_32), KVType.F32)
     assert loss(reference, unpacking) < BF16_KL
-    assert not torch.equal(dense, unpacking)
+    # in float32 both hold what the file says
+    assert torch.equal(dense, unpacking) is not MULTIPLIES_BFLOAT16
     monkeypatch.setattr(Device, "available_bytes", lambda self: 1000)
     assert torch.equal(as_prefill(load_model(path, device="cpu")), unpacking)
 
@@ -146,7 +147,7 @@ def test_a_short_chunk_is_computed_as_decode_rows_are(tiny_model: TinyModel) -> 
         sequence = new_sequence(model)
         segment = Segment(sequence=sequence, tokens=tokens[:size], n_logits=size)
         lost = float(divergence(reference[:size], model.forward([segment], [])).mean())
-        assert (lost < PACKED_KL_BF16_CACHE / 4) == exact
+        assert (lost < PACKED_KL_BF16_CACHE / 4) == (exact or not MULTIPLIES_BFLOAT16)
 
 
 @pytest.mark.parametrize("weights", WeightsMode)
