@@ -31,6 +31,7 @@ from app.chats.model import (
     renewed,
     sampling_from,
     stats_from,
+    whole,
 )
 from app.pages.chat.transcript.model import Role
 
@@ -326,10 +327,22 @@ class Store:
         )
 
 
+class _Connection(sqlite3.Connection):
+    """One that takes any text of Python's: half of a surrogate pair, which is no text in UTF-8, is kept as "�"."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, [whole(value) for value in values])
+
+    def executemany(self, sql: str, values: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:
+        return super().executemany(sql, ([whole(one) for one in row] for row in values))
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     """At the newest version. Raises sqlite3.Error, or ChatsUnreadable for one that is newer still."""
     # Whoever has this connection keeps to one thread at a time.
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         # An answer is written each second: what a power cut takes of that is less than what it takes of the stream.
