@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import (
     QDragEnterEvent,
     QDragLeaveEvent,
@@ -47,7 +48,7 @@ from app.state import NodePresence
 from app.widgets.basics import Text, column, row
 from app.widgets.feedback import Action, Meter
 
-# While somebody types, nothing is written; a moment later it is.
+# What is typed is written that much later at most, however long somebody types without a pause.
 _DRAFT_MS = 400
 _SEARCH_MS = 150
 
@@ -58,16 +59,19 @@ _NARROW = 1000
 class ChatPage(Page):
     title = "Chat"
 
+    _not_kept = Signal(object)
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._keeper = Keeper(context.data / "chats.db")
+        self._keeper = Keeper(context.data / "chats.db", self._not_kept.emit)
+        self._not_kept.connect(self._on_not_kept, Qt.ConnectionType.QueuedConnection)
         self._open: dict[str, OpenChat] = {}
         self._chat = self._opened(Chat(conversation=new_conversation(), messages=()))
         self._choices: Sequence[Choice] = ()
         self._presets: list[Preset] = all_presets(())
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
-        self._n_reading = 0
+        self._reading: Counter[str] = Counter()
         self.is_ready = False
         self._searching: Job | None = None
         self._asking_context: Job | None = None
@@ -163,6 +167,10 @@ class ChatPage(Page):
 
     def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
         return QShortcut(QKeySequence(keys), self, run)
+
+    @Slot(object)
+    def _on_not_kept(self, error: AppError) -> None:
+        self.context.tell(error)
 
     def end(self) -> None:
         self._keep_draft()
@@ -270,10 +278,7 @@ class ChatPage(Page):
         self._keep_draft()
         self._settings.settle()
         before, self._chat = self._chat, chat
-        # What answers goes on, and what was begun stays at hand; all else is read again when it is wanted.
-        is_begun = before.is_empty and before.has_draft
-        if before is not chat and not before.is_answering and not is_begun:
-            self._close(before)
+        self._leave(before)
         self._show_chat()
         self._composer.text.setFocus()
 
@@ -286,9 +291,13 @@ class ChatPage(Page):
         conversation = replace(new_conversation(like.model), sampling=like.sampling, system=like.system)
         return self._opened(Chat(conversation=conversation, messages=()))
 
-    def _close(self, chat: OpenChat) -> None:
+    def _leave(self, chat: OpenChat) -> None:
+        """What answers or reads a file goes on, and what was begun stays at hand; all else is read again later."""
+        is_begun = chat.is_empty and chat.has_draft
+        if chat is self._chat or chat.is_answering or is_begun or self._reading[chat.id]:
+            return
         self._open.pop(chat.id, None)
-        chat.deleteLater()
+        chat.end()
 
     def _show_chat(self) -> None:
         self._show_messages()
@@ -318,7 +327,7 @@ class ChatPage(Page):
         self._composer.preset.show_presets(
             [preset.name for preset in self._presets], name, is_own=bool(conversation.system.strip())
         )
-        self._composer.show_files(conversation.draft_files, self._n_reading)
+        self._composer.show_files(conversation.draft_files, self._reading[conversation.id])
         self._settings.show_system(conversation.system)
         self._settings.show_sampling(conversation.sampling)
         self._show_models()
@@ -333,8 +342,7 @@ class ChatPage(Page):
     def _on_busy(self, chat: OpenChat) -> None:
         self._show_busy()
         self._ask_context()
-        if chat is not self._chat and not chat.is_answering:
-            self._close(chat)
+        self._leave(chat)
 
     # The node and its models.
 
@@ -434,7 +442,8 @@ class ChatPage(Page):
         self._chat.send(text, files, self._model)
 
     def _on_typed(self) -> None:
-        self._draft_timer.start()
+        if not self._draft_timer.isActive():
+            self._draft_timer.start()
         self._show_gauge()
 
     def _keep_draft(self) -> None:
@@ -498,17 +507,18 @@ class ChatPage(Page):
 
     def _read_file(self, chat: OpenChat, path: Path) -> None:
         def done(file: File | None) -> None:
-            self._n_reading -= 1
+            self._reading[chat.id] -= 1
             if file is not None:
                 chat.change_draft_files([*chat.conversation.draft_files, file])
                 self._count(chat, file)
+            self._leave(chat)
             self._show_fields()
 
         def fail(error: AppError) -> None:
             done(None)
             self.context.tell(error)
 
-        self._n_reading += 1
+        self._reading[chat.id] += 1
         self._show_fields()
         self.context.bridge.run(asyncio.to_thread(read_file, path), done, fail)
 
@@ -519,7 +529,7 @@ class ChatPage(Page):
 
         def show(n_tokens: int) -> None:
             files = chat.conversation.draft_files
-            if file in files:
+            if file in files and self._open.get(chat.id) is chat:
                 counted = replace(file, n_tokens=n_tokens)
                 chat.change_draft_files([counted if one == file else one for one in files])
 

@@ -12,6 +12,7 @@ import pytest
 
 from app.chats import answering
 from app.chats.answering import (
+    CUT_OFF,
     STOPPED,
     Answering,
     Ended,
@@ -243,6 +244,7 @@ def test_what_streams_is_kept_meanwhile(path: Path, monkeypatch: pytest.MonkeyPa
         async def look() -> None:
             while kept(path).text != "Beca":
                 await asyncio.sleep(0.005)
+            assert kept(path).note == CUT_OFF
             gate.set()
 
         looking = asyncio.create_task(look())
@@ -253,7 +255,7 @@ def test_what_streams_is_kept_meanwhile(path: Path, monkeypatch: pytest.MonkeyPa
     keeper = Keeper(path)
     asyncio.run(asyncio.wait_for(work(), 60))
     keeper.close()
-    assert kept(path).text == "Because"
+    assert (kept(path).text, kept(path).note) == ("Because", "")
 
 
 def test_a_store_that_cannot_write_is_said_once_and_costs_no_text(

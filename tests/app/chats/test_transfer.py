@@ -148,7 +148,13 @@ def test_numbers_that_nothing_can_keep_are_refused(field: str, value: object) ->
 def test_what_is_no_figure_is_left_out() -> None:
     told = json.loads(to_json([CHAT]))
     told["conversations"][0]["sampling"] = {"top_k": float("inf"), "seed": 10**40, "temperature": 0.5}
-    stats = {"tokens_per_s": "fast", "tail_ms": [1], "n_prompt": 12, "prefilled_on": 5, "saved_s": float("nan")}
+    stats = {
+        "tokens_per_s": "fast",
+        "tail_ms": [1],
+        "n_prompt": 12,
+        "prefilled_on": 5,
+        "saved_s": float("nan"),
+    }
     told["conversations"][0]["messages"][2]["stats"] = stats
     (chat,) = from_json(json.dumps(told), "chats.json")
     assert chat.conversation.sampling == Sampling(temperature=0.5)
