@@ -6,12 +6,13 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QSocketNotifier
 from PySide6.QtWidgets import QApplication
 
 from app.bridge import Bridge
@@ -27,9 +28,6 @@ from app.state import NodePresence, NodeState
 from app.tray import Tray
 from app.window import MainWindow
 from app.wizard.course import Memory
-
-# So that Python hears of Ctrl-C while Qt's loop runs.
-_SIGNALS_EVERY_MS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +152,7 @@ def run(host: Host) -> int:
         return 0
     signal.signal(signal.SIGINT, lambda *_: application.quit())
     signal.signal(signal.SIGTERM, lambda *_: application.quit())
-    ticking = QTimer(interval=_SIGNALS_EVERY_MS)
-    ticking.timeout.connect(lambda: None)
-    ticking.start()
+    waking = _Waking()
     app = App(application, host)
     single.called.connect(app.come_forward)
     app.open()
@@ -167,3 +163,22 @@ def run(host: Host) -> int:
     finally:
         app.close()
         single.close()
+        waking.close()
+
+
+class _Waking:
+    """Has Python hear of a signal while Qt's loop runs: its handlers run when next any Python does."""
+
+    def __init__(self) -> None:
+        self._heard, self._told = socket.socketpair()
+        for end in (self._heard, self._told):
+            end.setblocking(False)
+        self._before = signal.set_wakeup_fd(self._told.fileno())
+        self._notifier = QSocketNotifier(self._heard.fileno(), QSocketNotifier.Type.Read)
+        self._notifier.activated.connect(lambda: self._heard.recv(64))
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._notifier.setEnabled(False)
+        self._heard.close()
+        self._told.close()

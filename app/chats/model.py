@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from app.pages.chat.transcript.model import Role, Stats
 
@@ -182,6 +182,6 @@ def _fits(value: Any, default: Any) -> bool:
     return _is_number(value) if default is None else isinstance(value, type(default))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     """One that can be computed with and kept, which neither infinity nor a number of 100 digits can."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

@@ -13,7 +13,6 @@ from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
 from app.state import NodePresence
-from app.wizard.course import Memory
 from tests.app.windows import address_of, button, click, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -91,7 +90,6 @@ def test_a_choice_is_remembered_if_wished(started: App, monkeypatch: pytest.Monk
 
 def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> None:
     first = App(qapp, host)
-    Memory(first.preferences).is_over = True
     first.open()
     # the first start, which can be put off before the node is there
     assert first.window.page_shown == "setup"
