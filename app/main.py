@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -116,15 +117,16 @@ class App:
         return dialog.choice
 
     def _end(self, choice: Parting) -> None:
+        # `quit` would close the window first, which asks what is to become of the node.
         if choice is Parting.STOP:
             self.state.close()
             self.bridge.run(
                 self.client.post("/stop"),
-                lambda _: self._application.quit(),
-                lambda _: self._application.quit(),
+                lambda _: self._application.exit(),
+                lambda _: self._application.exit(),
             )
         else:
-            self._application.quit()
+            self._application.exit()
 
     def _notify(self, title: str, text: str) -> None:
         if not self.tray.notify(title, text):
@@ -150,8 +152,8 @@ def run(host: Host) -> int:
     single = SingleInstance(str(host.config))
     if single.is_second:
         return 0
-    signal.signal(signal.SIGINT, lambda *_: application.quit())
-    signal.signal(signal.SIGTERM, lambda *_: application.quit())
+    signal.signal(signal.SIGINT, lambda *_: application.exit())
+    signal.signal(signal.SIGTERM, lambda *_: application.exit())
     waking = _Waking()
     app = App(application, host)
     single.called.connect(app.come_forward)
@@ -175,7 +177,12 @@ class _Waking:
             end.setblocking(False)
         self._before = signal.set_wakeup_fd(self._told.fileno())
         self._notifier = QSocketNotifier(self._heard.fileno(), QSocketNotifier.Type.Read)
-        self._notifier.activated.connect(lambda: self._heard.recv(64))
+        self._notifier.activated.connect(self._hear)
+
+    def _hear(self) -> None:
+        # A loop within the loop may have heard it first.
+        with contextlib.suppress(BlockingIOError):
+            self._heard.recv(64)
 
     def close(self) -> None:
         signal.set_wakeup_fd(self._before)

@@ -56,6 +56,8 @@ from pathlib import Path
 from PySide6.QtCore import QTimer
 from app import main
 from app.window import MainWindow
+# a node is there, of which closing the window would ask what is to become of it
+main.App._choose = lambda self: print("asked", flush=True)
 shown = MainWindow.showEvent
 def tell(self, event):
     shown(self, event)
@@ -73,4 +75,5 @@ sys.exit(main.run(host))
     ) as window:
         assert window.stdout is not None and window.stdout.readline() == "shown\n"
         window.send_signal(signal.SIGTERM)
+        assert window.stdout.read() == ""
         assert window.wait(60) == 0

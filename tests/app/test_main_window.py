@@ -22,7 +22,7 @@ class Quits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n = 0
-        monkeypatch.setattr(QApplication, "quit", self._quit)
+        monkeypatch.setattr(QApplication, "exit", self._quit)
 
     def _quit(self, *_: object) -> None:
         self.n += 1
