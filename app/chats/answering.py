@@ -389,6 +389,8 @@ def _saved_s(handoff: dict[str, Any]) -> float | None:
 
 def fault_words(error: AppError, *, has_text: bool) -> str:
     """Why there is no answer, or no more of it, and what to do."""
+    # Not every error of the endpoint is a whole sentence.
+    said = str(error) if str(error).endswith((".", "?", "!")) else f"{error}."
     if isinstance(error, NodeRefused) and error.kind == "exceed_context_size_error":
         have, room = error.fields.get("n_prompt_tokens"), error.fields.get("n_ctx")
         counts = (
@@ -401,10 +403,10 @@ def fault_words(error: AppError, *, has_text: bool) -> str:
             "model more context in Settings."
         )
     if isinstance(error, NodeRefused) and error.status == 200:
-        return f"The answer broke off: {error} Continue goes on from here." if has_text else str(error)
+        return f"The answer broke off: {said} Continue goes on from here." if has_text else said
     if isinstance(error, NodeGone):
-        return f"{error} What came is kept, and Continue goes on from here." if has_text else str(error)
-    return str(error)
+        return f"{said} What came is kept, and Continue goes on from here." if has_text else said
+    return said
 
 
 def _is_long(progress: dict[str, Any]) -> bool:

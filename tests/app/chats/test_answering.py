@@ -179,7 +179,7 @@ def test_a_prompt_that_is_too_long_is_said_with_both_counts(path: Path) -> None:
 
 
 def test_an_engine_that_crashes_leaves_what_came(path: Path) -> None:
-    crash = NodeRefused("The engine of m ended.", status=200, kind="server_error")
+    crash = NodeRefused("The engine of m ended", status=200, kind="server_error")
     (*_, ended) = run(Endpoint([chunk("Beca"), crash]), path)
     assert isinstance(ended, Ended) and ended.answer.text == "Beca"
     assert ended.answer.note == "The answer broke off: The engine of m ended. Continue goes on from here."
