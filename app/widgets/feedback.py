@@ -67,7 +67,7 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A short word over a window's lower edge, which goes by itself; one at a time. Not over `foot`, where that shows."""
+    """A short word over a window's lower edge, which goes by itself; one at a time, and never over `foot`."""
 
     def __init__(self, window: QWidget, foot: QWidget | None = None) -> None:
         super().__init__(window)
