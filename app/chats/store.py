@@ -194,9 +194,14 @@ class Store:
     # Search.
 
     def search(self, text: str) -> list[Found]:
-        """Conversations with all words in the title or in one message, the last perhaps only begun; latest first."""
-        if not (query := _query(text)):
+        """Conversations with all words in the title or in one message, the last perhaps only begun; latest first.
+
+        Signs alone, which are in no index, are looked for as they are.
+        """
+        if not text.strip():
             return [Found(**asdict(one)) for one in self.listed()]
+        if not (query := _query(text)):
+            return self._with_signs(text.strip())
         listed = (
             "FROM {} JOIN conversations c ON {} WHERE {} MATCH ? AND c.deleted IS NULL AND c.leaf IS NOT NULL"
         )
@@ -223,6 +228,15 @@ class Store:
         found = {row[0]: _found(*row) for row in titles}
         found.update((row[0], _found(*row)) for row in texts)
         return sorted(found.values(), key=lambda one: one.updated, reverse=True)[:MAX_FOUND]
+
+    def _with_signs(self, signs: str) -> list[Found]:
+        rows = self._read(
+            "SELECT id, title, pinned, updated FROM conversations c WHERE deleted IS NULL AND leaf IS NOT NULL AND "
+            "(instr(title, ?1) OR EXISTS (SELECT 1 FROM messages m WHERE m.conversation = c.id AND m.deleted IS NULL "
+            "AND instr(m.text, ?1))) ORDER BY updated DESC LIMIT ?2",
+            (signs, MAX_FOUND),
+        )
+        return [_found(*row) for row in rows]
 
     # Presets.
 

@@ -653,6 +653,7 @@ class ChatPage(Page):
 
     def _export(self, read: Callable[[], Any], name: str) -> None:
         safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
+        safe = safe or self.tr("Conversation")
         json_kind = self.tr("JSON, to import again (*.json)")
         chosen, kind = QFileDialog.getSaveFileName(
             self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"
