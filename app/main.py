@@ -31,6 +31,10 @@ from app.window import MainWindow
 from app.wizard.course import Memory
 
 
+# No window is larger, whatever stands in a file.
+_MOST_PX = 16_384
+
+
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """What the window is told of the computer by whoever starts it: how to find a node, how to start Baton again, and
@@ -74,7 +78,8 @@ class App:
         self.tray.asked_quit.connect(self.part_for_good)
 
     def open(self) -> None:
-        self.window.resize(self.preferences.get("width", 1280), self.preferences.get("height", 800))
+        width, height = self.preferences.get("width", 1280), self.preferences.get("height", 800)
+        self.window.resize(min(width, _MOST_PX), min(height, _MOST_PX))
         page = self.preferences.get("page", "")
         if page not in PAGES or page == "setup":
             page = "chat"

@@ -105,6 +105,15 @@ def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> Non
     second.close()
 
 
+def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text('{"width": 1000000000000, "height": -5}')
+    app = App(qapp, host)
+    app.open()
+    assert app.window.isVisible() and app.window.height() >= 520
+    app.close()
+
+
 def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> None:
     first = SingleInstance(str(tmp_path))
     calls: list[int] = []
