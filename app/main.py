@@ -30,7 +30,6 @@ from app.tray import Tray
 from app.window import MainWindow
 from app.wizard.course import Memory
 
-
 # No window is larger, whatever stands in a file.
 _MOST_PX = 16_384
 
