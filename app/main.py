@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QSocketNotifier
 from PySide6.QtWidgets import QApplication
 
 from app.bridge import Bridge
@@ -29,8 +31,8 @@ from app.tray import Tray
 from app.window import MainWindow
 from app.wizard.course import Memory
 
-# So that Python hears of Ctrl-C while Qt's loop runs.
-_SIGNALS_EVERY_MS = 200
+# No window is larger, whatever stands in a file.
+_MOST_PX = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,8 @@ class App:
         self.tray.asked_quit.connect(self.part_for_good)
 
     def open(self) -> None:
-        self.window.resize(self.preferences.get("width", 1280), self.preferences.get("height", 800))
+        width, height = self.preferences.get("width", 1280), self.preferences.get("height", 800)
+        self.window.resize(min(width, _MOST_PX), min(height, _MOST_PX))
         page = self.preferences.get("page", "")
         if page not in PAGES or page == "setup":
             page = "chat"
@@ -119,15 +122,16 @@ class App:
         return dialog.choice
 
     def _end(self, choice: Parting) -> None:
+        # `quit` would close the window first, which asks what is to become of the node.
         if choice is Parting.STOP:
             self.state.close()
             self.bridge.run(
                 self.client.post("/stop"),
-                lambda _: self._application.quit(),
-                lambda _: self._application.quit(),
+                lambda _: self._application.exit(),
+                lambda _: self._application.exit(),
             )
         else:
-            self._application.quit()
+            self._application.exit()
 
     def _notify(self, title: str, text: str) -> None:
         if self.preferences.get(NOTIFICATIONS.name, NOTIFICATIONS.default) and not self.tray.notify(
@@ -155,11 +159,9 @@ def run(host: Host) -> int:
     single = SingleInstance(str(host.config))
     if single.is_second:
         return 0
-    signal.signal(signal.SIGINT, lambda *_: application.quit())
-    signal.signal(signal.SIGTERM, lambda *_: application.quit())
-    ticking = QTimer(interval=_SIGNALS_EVERY_MS)
-    ticking.timeout.connect(lambda: None)
-    ticking.start()
+    signal.signal(signal.SIGINT, lambda *_: application.exit())
+    signal.signal(signal.SIGTERM, lambda *_: application.exit())
+    waking = _Waking()
     app = App(application, host)
     single.called.connect(app.come_forward)
     app.open()
@@ -170,3 +172,27 @@ def run(host: Host) -> int:
     finally:
         app.close()
         single.close()
+        waking.close()
+
+
+class _Waking:
+    """Has Python hear of a signal while Qt's loop runs: its handlers run when next any Python does."""
+
+    def __init__(self) -> None:
+        self._heard, self._told = socket.socketpair()
+        for end in (self._heard, self._told):
+            end.setblocking(False)
+        self._before = signal.set_wakeup_fd(self._told.fileno())
+        self._notifier = QSocketNotifier(self._heard.fileno(), QSocketNotifier.Type.Read)
+        self._notifier.activated.connect(self._hear)
+
+    def _hear(self) -> None:
+        # A loop within the loop may have heard it first.
+        with contextlib.suppress(BlockingIOError):
+            self._heard.recv(64)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._notifier.setEnabled(False)
+        self._heard.close()
+        self._told.close()

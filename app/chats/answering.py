@@ -34,6 +34,9 @@ _MAX_RETRY_S = 2.0
 
 STOPPED = "stopped"
 
+# Of an answer as it is kept while it comes: where Baton itself is ended, nobody comes to say so later.
+CUT_OFF = "the window was closed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -127,7 +130,7 @@ class Answering:
     async def events(self) -> AsyncGenerator[Event, None]:
         self._loop = asyncio.get_running_loop()
         reading = asyncio.create_task(self._read())
-        note = "the window was closed"
+        note = CUT_OFF
         try:
             async with contextlib.aclosing(self._told()) as told:
                 async for event in told:
@@ -139,7 +142,7 @@ class Answering:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._end(note)
-            fault = await self._keep()
+            fault = await self._keep(note)
         if fault is not None:
             yield fault
         yield Ended(answer=self._answer)
@@ -288,7 +291,7 @@ class Answering:
             model=self._question.model,
         )
 
-    async def _keep(self) -> NotKept | None:
+    async def _keep(self, note: str = CUT_OFF) -> NotKept | None:
         """Write what there is; told once for as long as it cannot be."""
         self._kept_at = self._clock()
         thought_s = self._answer.reasoning_s
@@ -298,7 +301,7 @@ class Answering:
             self._answer, text=self._thinking.text, reasoning=self._thinking.reasoning, reasoning_s=thought_s
         )
         try:
-            await self._keeper.do(Store.change_answer, self._answer)
+            await self._keeper.do(Store.change_answer, replace(self._answer, note=note))
         except ChatsError as error:
             was_told, self._could_keep = not self._could_keep, False
             return None if was_told else NotKept(error=error)
@@ -386,6 +389,8 @@ def _saved_s(handoff: dict[str, Any]) -> float | None:
 
 def fault_words(error: AppError, *, has_text: bool) -> str:
     """Why there is no answer, or no more of it, and what to do."""
+    # Not every error of the endpoint is a whole sentence.
+    said = str(error) if str(error).endswith((".", "?", "!")) else f"{error}."
     if isinstance(error, NodeRefused) and error.kind == "exceed_context_size_error":
         have, room = error.fields.get("n_prompt_tokens"), error.fields.get("n_ctx")
         counts = (
@@ -398,10 +403,10 @@ def fault_words(error: AppError, *, has_text: bool) -> str:
             "model more context in Settings."
         )
     if isinstance(error, NodeRefused) and error.status == 200:
-        return f"The answer broke off: {error} Continue goes on from here." if has_text else str(error)
+        return f"The answer broke off: {said} Continue goes on from here." if has_text else said
     if isinstance(error, NodeGone):
-        return f"{error} What came is kept, and Continue goes on from here." if has_text else str(error)
-    return str(error)
+        return f"{said} What came is kept, and Continue goes on from here." if has_text else said
+    return said
 
 
 def _is_long(progress: dict[str, Any]) -> bool:

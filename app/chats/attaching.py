@@ -72,15 +72,16 @@ def _decoded(name: str, content: bytes, encoding: str) -> str:
 
 def _pdf_text(path: Path) -> str:
     from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
 
     try:
         reader = PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
             raise BadFile(f"{path.name} has a password. Save it without one and attach that.")
         pages = [page.extract_text().strip() for page in reader.pages]
-    except (PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # A damaged file makes pypdf stumble anywhere.
+    except BadFile:
+        raise
+    except Exception as error:
+        # A damaged file makes pypdf stumble anywhere, over errors of any kind.
         raise BadFile(
             f"{path.name} cannot be read as a PDF file: it is damaged, or of an unusual kind."
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from app.pages.chat.transcript.model import Role, Stats
 
@@ -117,8 +117,19 @@ class Preset:
 MARK_BEGIN, MARK_END = "\x02", "\x03"
 
 
+# Of what a file may say: SQLite's integers end not far above. A NaN is not below it either.
+MAX_NUMBER = 2.0**62
+
+
 def new_id() -> str:
     return uuid.uuid4().hex
+
+
+def whole(value: Any) -> Any:
+    """A text that can be written as UTF-8: halves of surrogate pairs are joined, and a lone one is "�"."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def renewed(chat: Chat) -> Chat:
@@ -143,11 +154,15 @@ def renewed(chat: Chat) -> Chat:
 
 
 def stats_from(told: Any) -> Stats | None:
-    """Stats as they were kept; what another version wrote beside is left out, and what is no Stats is None."""
+    """Stats as they were kept; what is of another kind, or none of them, is left out. None of what is no Stats."""
     if not isinstance(told, dict):
         return None
-    known = {part.name for part in fields(Stats)}
-    return Stats(**{name: value for name, value in told.items() if name in known})
+    fitting = {
+        part.name: value
+        for part in fields(Stats)
+        if (value := told.get(part.name)) is not None and _fits(value, part.default)
+    }
+    return Stats(**fitting)
 
 
 def sampling_from(told: Any) -> Sampling:
@@ -157,6 +172,16 @@ def sampling_from(told: Any) -> Sampling:
     chosen: dict[str, Any] = {}
     for part in fields(Sampling):
         value = told.get(part.name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if _is_number(value):
             chosen[part.name] = int(value) if part.name in ("top_k", "max_tokens", "seed") else float(value)
     return Sampling(**chosen)
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Numbers, which alone are None by default, are numbers; all else is of the default's kind."""
+    return _is_number(value) if default is None else isinstance(value, type(default))
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    """One that can be computed with and kept, which neither infinity nor a number of 100 digits can."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

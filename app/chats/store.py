@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from app.chats import schema
-from app.chats.faults import ChatsError, ChatsUnreadable
+from app.chats.faults import ChatsBusy, ChatsError, ChatsUnreadable
 from app.chats.model import (
     MARK_BEGIN,
     MARK_END,
@@ -31,11 +31,15 @@ from app.chats.model import (
     renewed,
     sampling_from,
     stats_from,
+    whole,
 )
 from app.pages.chat.transcript.model import Role
 
 # Another process that writes does so for less than this.
 _BUSY_TIMEOUT_S = 5.0
+
+# One that has kept us waiting for that long has the file for itself: until it lets go, nothing waits for it again.
+_BUSY_AGAIN_S = 0.05
 
 # Long enough for anyone who wants something back, short enough that deleted means deleted.
 KEPT_DELETED_S = 3600.0
@@ -62,6 +66,7 @@ class Store:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         """Opens the file, or makes it. Raises ChatsError or ChatsUnreadable."""
         self._path, self._clock = path, clock
+        self._is_locked = False
         self.notice = ""
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,9 +194,14 @@ class Store:
     # Search.
 
     def search(self, text: str) -> list[Found]:
-        """Conversations with all words in the title or in one message, the last perhaps only begun; latest first."""
-        if not (query := _query(text)):
+        """Conversations with all words in the title or in one message, the last perhaps only begun; latest first.
+
+        Signs alone, which are in no index, are looked for as they are.
+        """
+        if not text.strip():
             return [Found(**asdict(one)) for one in self.listed()]
+        if not (query := _query(text)):
+            return self._with_signs(text.strip())
         listed = (
             "FROM {} JOIN conversations c ON {} WHERE {} MATCH ? AND c.deleted IS NULL AND c.leaf IS NOT NULL"
         )
@@ -218,6 +228,15 @@ class Store:
         found = {row[0]: _found(*row) for row in titles}
         found.update((row[0], _found(*row)) for row in texts)
         return sorted(found.values(), key=lambda one: one.updated, reverse=True)[:MAX_FOUND]
+
+    def _with_signs(self, signs: str) -> list[Found]:
+        rows = self._read(
+            "SELECT id, title, pinned, updated FROM conversations c WHERE deleted IS NULL AND leaf IS NOT NULL AND "
+            "(instr(title, ?1) OR EXISTS (SELECT 1 FROM messages m WHERE m.conversation = c.id AND m.deleted IS NULL "
+            "AND instr(m.text, ?1))) ORDER BY updated DESC LIMIT ?2",
+            (signs, MAX_FOUND),
+        )
+        return [_found(*row) for row in rows]
 
     # Presets.
 
@@ -295,10 +314,19 @@ class Store:
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error) and _code(error) in _LOCKED:
+                    self._be_locked(True)
                 raise
+            self._be_locked(False)
+
+    def _be_locked(self, is_locked: bool) -> None:
+        if is_locked != self._is_locked:
+            self._is_locked = is_locked
+            wait_s = _BUSY_AGAIN_S if is_locked else _BUSY_TIMEOUT_S
+            self._db.execute(f"PRAGMA busy_timeout = {wait_s * 1000:.0f}")
 
     def _forget_deleted(self) -> None:
         """What was deleted long ago goes for good; what cannot be written now goes another time."""
@@ -326,10 +354,22 @@ class Store:
         )
 
 
+class _Connection(sqlite3.Connection):
+    """One that takes any text of Python's: half of a surrogate pair, which is no text in UTF-8, is kept as "�"."""
+
+    def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, [whole(value) for value in values])
+
+    def executemany(self, sql: str, values: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(sql, ([whole(one) for one in row] for row in values))
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     """At the newest version. Raises sqlite3.Error, or ChatsUnreadable for one that is newer still."""
     # Whoever has this connection keeps to one thread at a time.
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         # With less, a power cut would take what was written since the last checkpoint, which may be minutes ago.
@@ -379,11 +419,11 @@ def _told(path: Path) -> Iterator[None]:
 def _as_ours(error: sqlite3.Error, path: Path) -> ChatsError:
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
-        return ChatsError(
+        return ChatsBusy(
             "The disk is full, so that this chat cannot be kept. Free some space; what you see is still here."
         )
     if code in _LOCKED:
-        return ChatsError(
+        return ChatsBusy(
             f"Another program is using {path.name}, the file of your chats. Close it and try again."
         )
     if code in _REFUSED:

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from app.chats.faults import BadFile
-from app.chats.model import Chat, Conversation, File, Message, new_id, sampling_from, stats_from
+from app.chats.model import (
+    MAX_NUMBER,
+    Chat,
+    Conversation,
+    File,
+    Message,
+    new_id,
+    sampling_from,
+    stats_from,
+    whole,
+)
 from app.chats.titles import title_of
 from app.chats.tree import Tree
 
@@ -46,7 +56,7 @@ def from_json(text: str, name: str, *, clock: Callable[[], float] = time.time) -
         raise BadFile(f"{name} is not a JSON file: {error}.") from None
     try:
         chats = _chats_in(told, name, clock())
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadFile(f"{name} looks like exported chats, but a part is missing or wrong: {error}.") from None
     if not chats:
         raise BadFile(f"There is no conversation in {name}.")
@@ -126,8 +136,8 @@ def _chat(told: dict[str, Any]) -> Chat:
         raise ValueError("the message that is shown is not there")
     conversation = Conversation(
         id=_text(told, "id"),
-        created=float(told["created"]),
-        updated=float(told["updated"]),
+        created=_moment(told["created"]),
+        updated=_moment(told["updated"]),
         title=_text(told, "title"),
         is_named=bool(told["is_named"]),
         pinned=bool(told["pinned"]),
@@ -150,9 +160,9 @@ def _message(told: dict[str, Any]) -> Message:
         parent=None if parent is None else _text(told, "parent"),
         role=told["role"],
         text=_text(told, "text"),
-        created=float(told["created"]),
+        created=_moment(told["created"]),
         reasoning=_text(told, "reasoning"),
-        reasoning_s=None if seconds is None else float(seconds),
+        reasoning_s=None if seconds is None else _number(seconds),
         note=_text(told, "note"),
         model=_text(told, "model"),
         files=tuple(_file(one) for one in told["files"]),
@@ -166,8 +176,8 @@ def _file(told: dict[str, Any]) -> File:
         id=_text(told, "id"),
         name=_text(told, "name"),
         text=_text(told, "text"),
-        n_bytes=int(told["n_bytes"]),
-        n_tokens=None if n_tokens is None else int(n_tokens),
+        n_bytes=int(_number(told["n_bytes"])),
+        n_tokens=None if n_tokens is None else int(_number(n_tokens)),
     )
 
 
@@ -175,7 +185,24 @@ def _text(told: dict[str, Any], name: str) -> str:
     value = told[name]
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a text")
-    return value
+    return str(whole(value))
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not abs(number) <= MAX_NUMBER:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+def _moment(value: Any) -> float:
+    """Seconds since 1970, of a day that has a date."""
+    moment = _number(value)
+    try:
+        datetime.fromtimestamp(moment)
+    except (OverflowError, OSError):
+        raise ValueError(f"{moment} is no moment") from None
+    return moment
 
 
 def _foreign(told: Sequence[Any], title: Any, name: str, now: float) -> Chat:
@@ -199,7 +226,7 @@ def _foreign(told: Sequence[Any], title: Any, name: str, now: float) -> Chat:
                 role=role,  # type: ignore[arg-type]
                 text=text,
                 created=now,
-                reasoning=reasoning if isinstance(reasoning, str) else "",
+                reasoning=whole(reasoning) if isinstance(reasoning, str) else "",
             )
         )
     if not messages:
@@ -209,7 +236,7 @@ def _foreign(told: Sequence[Any], title: Any, name: str, now: float) -> Chat:
         id=new_id(),
         created=now,
         updated=now,
-        title=title if isinstance(title, str) and title else title_of(first),
+        title=whole(title) if isinstance(title, str) and title else title_of(first),
         is_named=isinstance(title, str) and bool(title),
         system="\n\n".join(system),
         leaf=messages[-1].id,
@@ -219,10 +246,10 @@ def _foreign(told: Sequence[Any], title: Any, name: str, now: float) -> Chat:
 
 def _content(content: Any) -> str:
     if isinstance(content, str):
-        return content
+        return str(whole(content))
     if isinstance(content, list):
         texts = [
             part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"
         ]
-        return "\n".join(text for text in texts if isinstance(text, str))
+        return "\n".join(whole(text) for text in texts if isinstance(text, str))
     return ""

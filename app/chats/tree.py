@@ -14,8 +14,13 @@ class Tree:
     def __init__(self, messages: Iterable[Message] = (), leaf: str | None = None) -> None:
         self._messages: dict[str, Message] = {}
         self._children: dict[str | None, list[str]] = {}
+        before: str | None = None
         for message in messages:
+            if message.parent is not None and message.parent not in self._messages:
+                # A damaged file may have lost what was answered: what is left stays one conversation.
+                message = replace(message, parent=before)
             self._put(message)
+            before = message.id
         self.leaf = leaf if leaf in self._messages else self._newest(None)
 
     def __getitem__(self, message_id: str) -> Message:

@@ -75,6 +75,10 @@ class Feeds(QObject):
         """Bytes a second over the cable, lately."""
         return sum(ledger.goodput.now(self.now_s) for ledger in self.ledgers.values())
 
+    def is_still(self) -> bool:
+        """Whether nothing has come over the cable for the last minute."""
+        return all(ledger.goodput.is_empty(self.now_s) for ledger in self.ledgers.values())
+
     def _on_part(self, part: str) -> None:
         if part in ("engines", "workers", "peers"):
             self._follow()

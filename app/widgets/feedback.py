@@ -16,6 +16,11 @@ from app.widgets.basics import Button, Icon, Text, clear, column, row, set_prope
 # Long enough to read a sentence and to reach for its button.
 TOAST_MS = 6000
 
+_MOVES = (QEvent.Type.Resize, QEvent.Type.Move, QEvent.Type.Show, QEvent.Type.Hide)
+
+# A longer sentence takes more lines.
+_TOAST_WIDTH = 560
+
 _TONE_ICONS = {"local": "check", "peer": "info", "warning": "warning", "danger": "warning", "": "info"}
 
 
@@ -62,20 +67,22 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A short word over a window's lower edge, which goes by itself; one at a time."""
+    """A short word over a window's lower edge, which goes by itself; one at a time, and never over `foot`."""
 
-    def __init__(self, window: QWidget) -> None:
+    def __init__(self, window: QWidget, foot: QWidget | None = None) -> None:
         super().__init__(window)
-        self._window = window
+        self._window, self._foot = window, foot
         self.setProperty("kind", "card")
-        self._text = Text()
+        self._text = Text(wrap=True)
         self._button = Button(kind="link")
         self._button.clicked.connect(self._act)
         self._action: Action | None = None
         self.setLayout(row(self._text, self._button, margin=MEDIUM, spacing=LARGE))
         self._timer = QTimer(self, singleShot=True, interval=TOAST_MS)
         self._timer.timeout.connect(self.hide)
-        window.installEventFilter(self)
+        for watched in (window, foot):
+            if watched is not None:
+                watched.installEventFilter(self)
         self.hide()
 
     def say(self, text: str, action: Action | None = None) -> None:
@@ -100,12 +107,20 @@ class Toast(QFrame):
             self._action.run()
 
     def _place(self) -> None:
-        self.adjustSize()
         window = self._window
-        self.move(QPoint((window.width() - self.width()) // 2, window.height() - self.height() - HUGE))
+        room = window.width() - 2 * HUGE - 2 * MEDIUM
+        if self._action is not None:
+            room -= self._button.sizeHint().width() + LARGE
+        line = self._text.fontMetrics().horizontalAdvance(self._text.text()) + 2
+        self._text.setFixedWidth(min(line, room, _TOAST_WIDTH))
+        self.adjustSize()
+        lower = window.height() - HUGE
+        if self._foot is not None and self._foot.isVisible():
+            lower = min(lower, self._foot.mapTo(window, QPoint(0, 0)).y() - MEDIUM)
+        self.move(QPoint((window.width() - self.width()) // 2, lower - self.height()))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.Resize and self.isVisible():
+        if event.type() in _MOVES and self.isVisible():
             self._place()
         return super().eventFilter(watched, event)
 

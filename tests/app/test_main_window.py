@@ -13,7 +13,6 @@ from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
 from app.state import NodePresence
-from app.wizard.course import Memory
 from tests.app.windows import address_of, button, click, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -23,7 +22,7 @@ class Quits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n = 0
-        monkeypatch.setattr(QApplication, "quit", self._quit)
+        monkeypatch.setattr(QApplication, "exit", self._quit)
 
     def _quit(self, *_: object) -> None:
         self.n += 1
@@ -91,7 +90,6 @@ def test_a_choice_is_remembered_if_wished(started: App, monkeypatch: pytest.Monk
 
 def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> None:
     first = App(qapp, host)
-    Memory(first.preferences).is_over = True
     first.open()
     # the first start, which can be put off before the node is there
     assert first.window.page_shown == "setup"
@@ -105,6 +103,15 @@ def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> Non
     assert second.window.page_shown == "models"
     assert (second.window.width(), second.window.height()) == (1000, 700)
     second.close()
+
+
+def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text('{"width": 1000000000000, "height": -5}')
+    app = App(qapp, host)
+    app.open()
+    assert app.window.isVisible() and app.window.height() >= 520
+    app.close()
 
 
 def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ class OpenChat(QObject):
         self._asked_at = 0.0
         self._asks_again = False
         self._unkept: list[str] = []
+        self._is_over = False
+
+    def end(self) -> None:
+        """It is closed; what is still being kept for it says nothing here any more."""
+        self._is_over = True
+        self.deleteLater()
 
     @property
     def id(self) -> str:
@@ -305,9 +311,11 @@ class OpenChat(QObject):
             self._unkept = [*tried, *self._unkept]
             self._context.tell(error)
 
-        self._context.bridge.run(
-            self._keeper.do(Store.add, self.id, *kept), lambda _: self.listed_changed.emit(), on_error
-        )
+        def on_kept(_: object) -> None:
+            if not self._is_over:
+                self.listed_changed.emit()
+
+        self._context.bridge.run(self._keeper.do(Store.add, self.id, *kept), on_kept, on_error)
 
     def _keep_answer(self, answer: Message) -> None:
         self._context.bridge.run(self._keeper.do(Store.change_answer, answer), None, self._context.tell)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import (
     QDragEnterEvent,
     QDragLeaveEvent,
@@ -47,7 +47,7 @@ from app.state import NodePresence
 from app.widgets.basics import Text, column, row
 from app.widgets.feedback import Action, Meter
 
-# While somebody types, nothing is written; a moment later it is.
+# What is typed is written that much later at most, however long somebody types without a pause.
 _DRAFT_MS = 400
 _SEARCH_MS = 150
 
@@ -58,9 +58,12 @@ _NARROW = 1000
 class ChatPage(Page):
     title = "Chat"
 
+    _not_kept = Signal(object)
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._keeper = Keeper(context.data / "chats.db")
+        self._keeper = Keeper(context.data / "chats.db", self._not_kept.emit)
+        self._not_kept.connect(self._on_not_kept, Qt.ConnectionType.QueuedConnection)
         self._open: dict[str, OpenChat] = {}
         self._chat = self._opened(Chat(conversation=new_conversation(), messages=()))
         self._choices: Sequence[Choice] = ()
@@ -162,6 +165,10 @@ class ChatPage(Page):
 
     def _key(self, keys: str, run: Callable[[], object]) -> QShortcut:
         return QShortcut(QKeySequence(keys), self, run)
+
+    @Slot(object)
+    def _on_not_kept(self, error: AppError) -> None:
+        self.context.tell(error)
 
     def end(self) -> None:
         self._keep_draft()
@@ -290,7 +297,7 @@ class ChatPage(Page):
         is_begun = chat.is_empty and chat.has_draft
         if chat is not self._chat and not chat.is_busy and not is_begun and chat.id in self._open:
             del self._open[chat.id]
-            chat.deleteLater()
+            chat.end()
 
     def _show_chat(self) -> None:
         self._show_messages()
@@ -439,7 +446,8 @@ class ChatPage(Page):
         self._chat.send(text, files, self._model)
 
     def _on_typed(self) -> None:
-        self._draft_timer.start()
+        if not self._draft_timer.isActive():
+            self._draft_timer.start()
         self._show_gauge()
 
     def _keep_draft(self) -> None:
@@ -650,6 +658,7 @@ class ChatPage(Page):
 
     def _export(self, read: Callable[[], Any], name: str) -> None:
         safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
+        safe = safe or self.tr("Conversation")
         json_kind = self.tr("JSON, to import again (*.json)")
         chosen, kind = QFileDialog.getSaveFileName(
             self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"

@@ -78,7 +78,6 @@ class TelemetryPage(Page):
         return self._export
 
     def shown(self) -> None:
-        self._moving.start()
         self._show()
 
     def hideEvent(self, event: QHideEvent) -> None:
@@ -120,6 +119,7 @@ class TelemetryPage(Page):
         cable = Card(
             row(Text(self.tr("The cable"), strong=True), None, self._rate),
             self._plot,
+            None,
             spacing=SMALL,
         )
         for card, share in ((slots, 4), (cable, 3)):
@@ -308,6 +308,10 @@ class TelemetryPage(Page):
         self._plot.show_series(series, ceiling)
         now = self.tr("now {}").format(figures.rate(self._feeds.goodput_now()))
         self._rate.setText(now + (self.tr(" of {}").format(figures.rate(ceiling)) if ceiling else ""))
+        if self._feeds.is_still():
+            self._moving.stop()
+        elif not self._moving.isActive():
+            self._moving.start()
 
     # export
 

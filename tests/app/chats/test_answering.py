@@ -12,6 +12,7 @@ import pytest
 
 from app.chats import answering
 from app.chats.answering import (
+    CUT_OFF,
     STOPPED,
     Answering,
     Ended,
@@ -178,7 +179,7 @@ def test_a_prompt_that_is_too_long_is_said_with_both_counts(path: Path) -> None:
 
 
 def test_an_engine_that_crashes_leaves_what_came(path: Path) -> None:
-    crash = NodeRefused("The engine of m ended.", status=200, kind="server_error")
+    crash = NodeRefused("The engine of m ended", status=200, kind="server_error")
     (*_, ended) = run(Endpoint([chunk("Beca"), crash]), path)
     assert isinstance(ended, Ended) and ended.answer.text == "Beca"
     assert ended.answer.note == "The answer broke off: The engine of m ended. Continue goes on from here."
@@ -243,6 +244,7 @@ def test_what_streams_is_kept_meanwhile(path: Path, monkeypatch: pytest.MonkeyPa
         async def look() -> None:
             while kept(path).text != "Beca":
                 await asyncio.sleep(0.005)
+            assert kept(path).note == CUT_OFF
             gate.set()
 
         looking = asyncio.create_task(look())
@@ -253,7 +255,7 @@ def test_what_streams_is_kept_meanwhile(path: Path, monkeypatch: pytest.MonkeyPa
     keeper = Keeper(path)
     asyncio.run(asyncio.wait_for(work(), 60))
     keeper.close()
-    assert kept(path).text == "Because"
+    assert (kept(path).text, kept(path).note) == ("Because", "")
 
 
 def test_a_store_that_cannot_write_is_said_once_and_costs_no_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_a_pdf_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing of the kind")
     with pytest.raises(BadFile, match="damaged"):
         read_file(tmp_path / "broken.pdf")
+
+
+def test_a_pdf_file_that_is_damaged_anywhere_is_said_or_read(tmp_path: Path) -> None:
+    whole = pdf(tmp_path / "paper.pdf", "A page of words").read_bytes()
+    for at in range(0, len(whole), 7):
+        (tmp_path / "damaged.pdf").write_bytes(whole[:at] + b"%PDF-9(<[" + whole[at + 3 :])
+        with contextlib.suppress(BadFile):
+            read_file(tmp_path / "damaged.pdf")
 
 
 def test_what_is_no_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

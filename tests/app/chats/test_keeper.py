@@ -1,16 +1,21 @@
-"""The store on a thread of its own."""
+"""The chats' store on a thread of its own, and where it cannot be written for a while."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.chats.faults import ChatsUnreadable
+from app.chats import store
+from app.chats.faults import ChatsBusy, ChatsError, ChatsUnreadable
 from app.chats.keeper import Keeper
-from app.chats.model import Conversation
+from app.chats.model import Conversation, Message, Preset
 from app.chats.store import Store
 
 BEGUN = Conversation(id="c", created=1.0, updated=1.0, draft="Dear")
@@ -62,3 +67,62 @@ def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "data").unlink()
     assert asyncio.run(keeper.do(Store.listed)) == []
     keeper.close()
+
+
+TALK = Conversation(id="c", created=1.0, updated=1.0, title="Talk", draft="b")
+ASKED = Message(id="q", parent=None, role="user", text="Why?", created=1.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "_BUSY_TIMEOUT_S", 0.01)
+    Store(tmp_path / "chats.db").close()
+    return tmp_path / "chats.db"
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another program has the file."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_what_was_told_while_it_could_not_be_kept_is_kept_later(path: Path) -> None:
+    faults: list[ChatsError] = []
+    keeper = Keeper(path, faults.append)
+    with held(path):
+        keeper.tell(Store.keep, TALK)
+        keeper.tell(Store.keep, replace(TALK, draft="before that"))
+        keeper.tell(Store.keep_preset, Preset(name="Short", system="Be short."))
+        with pytest.raises(ChatsBusy, match="Another program"):
+            asyncio.run(keeper.do(Store.add, "c", ASKED))
+        assert [type(fault) for fault in faults] == [ChatsBusy]
+    # a message of a conversation that could not be kept until now
+    asyncio.run(keeper.do(Store.add, "c", ASKED))
+    chat = asyncio.run(keeper.do(Store.chat, "c"))
+    assert (chat.conversation.draft, chat.messages) == ("before that", (ASKED,))
+    assert [preset.name for preset in asyncio.run(keeper.do(Store.presets))] == ["Short"]
+    keeper.close()
+
+
+def test_what_can_never_be_kept_holds_nothing_up(path: Path) -> None:
+    faults: list[ChatsError] = []
+    keeper = Keeper(path, faults.append)
+    keeper.tell(Store.add, "nowhere", ASKED)
+    keeper.tell(Store.keep, TALK)
+    keeper.close()
+    assert len(faults) == 1
+    with Store(path) as kept:
+        assert kept.chat("c").conversation.title == "Talk"
+
+
+def test_closing_keeps_what_can_be_kept_by_then(path: Path) -> None:
+    keeper = Keeper(path)
+    with held(path), pytest.raises(ChatsBusy):
+        keeper.tell(Store.keep, TALK)
+        asyncio.run(keeper.do(Store.keep_preset, Preset(name="Short", system="Be short.")))
+    keeper.close()
+    with Store(path) as kept:
+        assert kept.chat("c").conversation.draft == "b"

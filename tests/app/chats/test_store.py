@@ -187,6 +187,15 @@ def test_a_search_takes_the_last_word_for_a_beginning(store: Store) -> None:
     assert store.search("intere payments") == []
 
 
+def test_a_search_finds_signs(store: Store) -> None:
+    for id_, text in (("party", "A party \N{PARTY POPPER}"), ("sums", "Is 50 % a half?")):
+        store.keep(conversation(id_))
+        store.add(id_, question(f"{id_}-q", text))
+    assert [one.id for one in store.search("\N{PARTY POPPER}")] == ["party"]
+    assert [one.id for one in store.search(" %")] == ["sums"]
+    assert store.search("*") == store.search('"') == []
+
+
 def test_a_search_minds_neither_case_nor_accents_nor_syntax(store: Store) -> None:
     talk(store, "cafe", "Café", 'He said "OR" NOT (this) AND col:umn*')
     for text in ("cafe", "CAFÉ", "Cafe\u0301", '"or"', "not (this", "col:umn*", "AND"):

@@ -125,3 +125,52 @@ def test_messages_that_do_not_fit_together_are_refused(field: str, value: object
     told["conversations"][0]["messages"][1][field] = value
     with pytest.raises(BadFile, match="missing or wrong"):
         from_json(json.dumps(told), "chats.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("created", float("nan")),
+        ("created", -1e18),
+        ("updated", 1e300),
+        ("updated", float("inf")),
+        ("draft_files", [{"id": "f", "name": "n", "text": "t", "n_bytes": 10**30, "n_tokens": None}]),
+        ("draft_files", [{"id": "f", "name": "n", "text": "t", "n_bytes": 1, "n_tokens": float("inf")}]),
+    ],
+)
+def test_numbers_that_nothing_can_keep_are_refused(field: str, value: object) -> None:
+    told = json.loads(to_json([CHAT]))
+    told["conversations"][0][field] = value
+    with pytest.raises(BadFile, match="a part is missing or wrong"):
+        from_json(json.dumps(told), "chats.json")
+
+
+def test_what_is_no_figure_is_left_out() -> None:
+    told = json.loads(to_json([CHAT]))
+    told["conversations"][0]["sampling"] = {"top_k": float("inf"), "seed": 10**40, "temperature": 0.5}
+    stats = {
+        "tokens_per_s": "fast",
+        "tail_ms": [1],
+        "n_prompt": 12,
+        "prefilled_on": 5,
+        "saved_s": float("nan"),
+    }
+    told["conversations"][0]["messages"][2]["stats"] = stats
+    (chat,) = from_json(json.dumps(told), "chats.json")
+    assert chat.conversation.sampling == Sampling(temperature=0.5)
+    assert chat.messages[2].stats == Stats(n_prompt=12)
+
+
+def test_half_a_surrogate_pair_is_no_obstacle(tmp_path: Path) -> None:
+    told = json.loads(to_json([CHAT]))
+    told["conversations"][0]["title"] = "\ud83d"
+    told["conversations"][0]["messages"][0]["text"] = "\ud83d\ude00 and \ude00"
+    chats = from_json(json.dumps(told), "chats.json")
+    with Store(tmp_path / "chats.db") as store:
+        store.take_in(chats)
+        (chat,) = store.all_chats()
+    assert chat.conversation.title == "\ufffd"
+    assert chat.messages[0].text == "\N{GRINNING FACE} and \ufffd"
+    assert to_markdown([chat]).encode()
+    (foreign,) = from_json('[{"role": "user", "content": "\\ud83d"}]', "list.json")
+    assert foreign.messages[0].text == foreign.conversation.title == "\ufffd"

@@ -71,3 +71,9 @@ def test_what_is_removed_takes_along_what_follows_and_leaves_another_version() -
     assert ids(tree) == ["q1x", "c1"]
     tree.remove("q1x")
     assert tree.leaf is None and len(tree) == 0
+
+
+def test_what_answers_a_lost_message_follows_the_one_before() -> None:
+    tree = Tree([message("a", "lost"), message("b", "a"), message("c", "d"), message("d", "c")], "d")
+    assert ids(tree) == ["a", "b", "c", "d"]
+    assert tree.version("a") == tree.version("c") == (1, 1)

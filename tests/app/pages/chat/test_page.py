@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ from PySide6.QtGui import QDropEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
+from app.chats.attaching import read_file
 from app.chats.faults import ChatsError
-from app.chats.model import Preset, Sampling
+from app.chats.model import File, Preset, Sampling
 from app.chats.store import Store
+from app.pages.chat import page as chat_page
 from app.pages.chat.composer import FileChip
 from tests.app.pages.chat.conftest import Alone, choose, keep, talk, titles
 from tests.app.windows import button, click, texts, wait
@@ -128,6 +131,63 @@ def test_drafts_belong_to_their_conversation_and_survive(alone: Open) -> None:
     wait(lambda: again.page.composer.draft == "about tax")
     QTest.keyClick(again.page, Qt.Key.Key_N, CONTROL)
     assert again.page.composer.draft == "a new question"
+
+
+def test_a_draft_is_written_while_somebody_types_on(alone: Open, tmp_path: Path) -> None:
+    """A crash in a long sentence leaves more than its first letter."""
+    one = alone(LOG)
+    click_row(one, "log")
+    wait(lambda: one.page.chat.id == "log")
+
+    def types_on() -> bool:
+        QTest.keyClicks(one.page.composer.text, "a")
+        with Store(tmp_path / "data" / "chats.db") as store:
+            return len(store.chat("log").conversation.draft) > 1
+
+    wait(types_on)
+
+
+def test_a_file_that_is_read_slowly_belongs_where_it_was_attached(
+    alone: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read = threading.Event()
+
+    def slowly(path: Path) -> File:
+        may_read.wait()
+        return read_file(path)
+
+    monkeypatch.setattr(chat_page, "read_file", slowly)
+    one = alone(LOG, TAX)
+    click_row(one, "log")
+    wait(lambda: one.page.chat.id == "log")
+    (tmp_path / "dmesg.txt").write_text("oops")
+    one.page.attach([tmp_path / "dmesg.txt"])
+    click_row(one, "tax")
+    wait(lambda: one.page.chat.id == "tax")
+    assert "Reading" not in texts(one.page.composer)
+    may_read.set()
+
+    def is_kept() -> bool:
+        with Store(tmp_path / "data" / "chats.db") as store:
+            return [file.name for file in store.chat("log").conversation.draft_files] == ["dmesg.txt"]
+
+    wait(is_kept)
+    assert not one.page.chat.conversation.draft_files
+
+
+def test_what_cannot_be_kept_just_now_is_said_once_and_kept_later(alone: Open, tmp_path: Path) -> None:
+    one = alone(LOG, TAX)
+    path = tmp_path / "data" / "chats.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        choose(one.page.pane.menu_of("tax"), "Delete")
+        wait(lambda: [text for text, _ in one.shell.toasts if "Another program" in text])
+        other.execute("ROLLBACK")
+    one.page.new_chat()
+    one.page.pane.search.setText("zebra")
+    wait(lambda: titles(one.page) == [])
+    one.page.pane.search.clear()
+    wait(lambda: titles(one.page) == ["Today", "Kernel log"])
 
 
 def test_shift_and_enter_begin_a_line_and_the_box_grows_to_ten(alone: Open) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt, QTimer
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
@@ -50,6 +50,14 @@ def tell(page: TelemetryPage, *events: Event) -> None:
         ledger.hear(name, data, ASKED_S + 40)
     feeds.changed.emit(MODEL, "")
     page._show()
+
+
+def test_nothing_runs_while_nothing_happens(page: TelemetryPage) -> None:
+    page.context.feeds._clock = lambda: ASKED_S + 41
+    tell(page, snapshot(local("1-0", asked_s=ASKED_S)))
+    wait(lambda: not any(timer.isActive() for timer in page.findChildren(QTimer)))
+    tell(page, *LONG.events())
+    wait(lambda: [timer.interval() for timer in page.findChildren(QTimer) if timer.isActive()] == [250])
 
 
 def test_it_says_what_would_be_there(page: TelemetryPage) -> None:

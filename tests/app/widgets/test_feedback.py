@@ -1,0 +1,51 @@
+"""What tells the user something."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtWidgets import QWidget
+
+from app.widgets.basics import Text
+from app.widgets.feedback import Action, Toast
+from tests.app.windows import wait
+
+LONG = (
+    "Your chats were last opened by a newer Baton (their version is 99, this one reads 2). "
+    "Update Baton to see them; nothing was changed."
+)
+
+
+@pytest.mark.parametrize("width", [720, 1280])
+@pytest.mark.parametrize("action", [None, Action(text="Undo", run=lambda: None)])
+def test_a_long_toast_is_seen_whole(look: object, width: int, action: Action | None) -> None:
+    window = QWidget()
+    window.resize(width, 520)
+    toast = Toast(window)
+    window.show()
+    toast.say("Short.", action)
+    one_line = toast.height()
+    toast.say(LONG, action)
+    assert window.rect().contains(toast.geometry())
+    (text,) = toast.findChildren(Text)
+    assert text.height() >= text.heightForWidth(text.width())
+    assert toast.height() > one_line
+    window.hide()
+    window.deleteLater()
+
+
+def test_a_toast_and_a_banner_are_both_seen(look: object) -> None:
+    window = QWidget()
+    window.resize(720, 520)
+    foot = QWidget(window)
+    foot.setGeometry(0, 440, 720, 80)
+    foot.hide()
+    toast = Toast(window, foot)
+    window.show()
+    toast.say("Short.")
+    assert toast.geometry().bottom() > 440
+    foot.show()
+    wait(lambda: not toast.geometry().intersects(foot.geometry()))
+    foot.hide()
+    wait(lambda: toast.geometry().bottom() > 440)
+    window.hide()
+    window.deleteLater()
