@@ -33,7 +33,7 @@ app: .venv/ready-app
 
 test: lint
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready-dev
 	$(PY) -m ruff format --check .
