@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 
 import msgspec
 
 from engine.node.standby import Order
+from engine.quick_imports import quick_imports
 
 EXAMPLE = """\
   echo '{"words": ["serve", "--model", "smollm2-135m", "--port", "0"]}' | baton standby
 """
-
-# What the order says is not read with it: the engine's own words come on the same standard input.
-_ONE_BYTE = 1
 
 _MAX_ORDER_BYTES = 1 << 16
 
@@ -39,19 +36,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _import_engine() -> None:
     """All that engines of both kinds import before they look at a model."""
-    gc.disable()  # what is imported is no garbage, and to look through it takes a tenth of the time
-    import engine.assembly
-    import engine.server.app
-    import engine.server.run  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
+    with quick_imports():
+        import engine.assembly
+        import engine.server.app
+        import engine.server.run  # noqa: F401
 
 
 def _first_line() -> bytes:
+    """Read byte by byte: what follows is for the engine, which reads the same standard input."""
     line = b""
     while not line.endswith(b"\n") and len(line) < _MAX_ORDER_BYTES:
-        byte = os.read(0, _ONE_BYTE)
+        byte = os.read(0, 1)
         if not byte:
             break
         line += byte

@@ -696,6 +696,7 @@ class Node:
             "workers": self.workers.snapshot(),
             "joins": self.cluster.snapshot(),
             "memory": memory_told(),
+            "standby": self.standby.pid,
         }
 
     async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:
