@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.chats import models as chat_models
-from app.chats.attaching import read_file
+from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
 from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
@@ -132,6 +132,7 @@ class ChatPage(Page):
         composer.edited.connect(self._on_typed)
         composer.attach_wanted.connect(self._ask_files)
         composer.files_given.connect(self.attach)
+        composer.text_given.connect(self.attach_text)
         composer.file_removed.connect(self._remove_file)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
@@ -508,6 +509,30 @@ class ChatPage(Page):
         """Read them and put them beside the draft; what cannot be read is said."""
         for path in paths:
             self._read_file(self._chat, path)
+
+    def attach_text(self, text: str) -> None:
+        """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
+        chat, files = self._chat, self._chat.conversation.draft_files
+        try:
+            file = pasted_file(text, self.tr("Pasted text"), [one.name for one in files])
+        except BadFile as error:
+            self.context.tell(error)
+            return
+        chat.change_draft_files([*files, file])
+        self._count(chat, file)
+        self._show_fields()
+        inline = Action(text=self.tr("Put it in the message"), run=lambda: self._put_inline(chat, file))
+        self.context.shell.toast(
+            self.tr("The text is attached: {n} characters.").format(n=f"{len(text):,}"),
+            inline if len(text) <= MAX_INLINE_CHARS else None,
+        )
+
+    def _put_inline(self, chat: OpenChat, file: File) -> None:
+        files = chat.conversation.draft_files
+        if chat is self._chat and any(one.id == file.id for one in files):
+            self._remove_file(file.id)
+            self._composer.text.insertPlainText(file.text)
+            self._composer.text.setFocus()
 
     def _read_file(self, chat: OpenChat, path: Path) -> None:
         def done(file: File | None) -> None:
