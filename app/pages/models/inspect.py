@@ -100,9 +100,9 @@ class InspectPanel(QFrame):
         self._add_facts(facts)
         self._body.addWidget(
             Text(
-                self.tr("It is on {0}. To have it here, choose Copy to {1} in Baton's window there.").format(
-                    name, self._context.computer
-                ),
+                self.tr(
+                    "It is on {0}. Copy here brings it over the cable; with it on both, {0} can prefill for {1}."
+                ).format(name, self._context.computer),
                 tone="soft",
                 wrap=True,
             )
