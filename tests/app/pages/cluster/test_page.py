@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtWidgets import QProgressBar
+from PySide6.QtWidgets import QAbstractButton, QProgressBar
 
 from app.context import Context
 from app.look.look import Look
@@ -23,10 +23,12 @@ from tests.app.two_computers import (
     SLOW_START,
     SPARK,
     STUDIO,
+    another,
     engine,
     link,
     parts_of,
     pretend,
+    roles,
     two_computers,
 )
 from tests.app.windows import button, click, texts, wait
@@ -252,6 +254,33 @@ def test_unpairing_is_asked_first(page: ClusterPage, asked: Asked) -> None:
     click(button(question, "Unpair"))
     wait(lambda: ("delete", f"/peers/{SPARK}") in asked.of)
     wait(lambda: page.context.shell.said == ["spark is unpaired."])  # type: ignore[attr-defined]
+
+
+def labels(page: ClusterPage) -> list[str]:
+    """Of the buttons that can be seen."""
+    return [each.text() for each in page.findChildren(QAbstractButton) if each.isVisibleTo(page)]
+
+
+def test_of_several_computers_one_is_shown_and_the_others_can_be_chosen(
+    page: ClusterPage, asked: Asked
+) -> None:
+    assert "Other paired computers" not in texts(page)
+    garage = another("garage")
+    pretend(page.context, peers=[garage, *parts_of()["peers"], another("attic", connected=False)])
+    assert "spark" in texts(page.picture) and "garage" not in texts(page.picture)
+    wait(lambda: all(words in texts(page) for words in ("garage", "attic", "away for 7 min")))
+    assert not button(page, "Use attic").isEnabled()
+    click(button(page, "Use garage"))
+    wishes = [("post", "/roles", {"prefill": "auto"}), ("post", "/roles", {"prefill": garage["node_id"]})]
+    wait(lambda: asked.of == wishes)
+    wish = {garage["node_id"]: {"prefill": garage["node_id"], "count": 2, "by": STUDIO}}
+    pretend(page.context, peers=[*parts_of()["peers"], garage], joins=[], roles=roles(wishes=wish))
+    assert "garage" in texts(page.picture) and "spark" not in texts(page.picture)
+    wait(lambda: "attic" not in texts(page) and "Use this one" in labels(page))
+    click(button(page, "Unpair spark"))
+    question = page.findChildren(Question)[-1]
+    click(button(question, "Unpair"))
+    wait(lambda: ("delete", f"/peers/{SPARK}") in asked.of)
 
 
 def test_what_the_node_refuses_is_said(page: ClusterPage, monkeypatch: pytest.MonkeyPatch) -> None:
