@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QKeyCombination, QMimeData, QObject, QPoint, QSize, Qt, Signal
+from PySide6.QtCore import (
+    QCoreApplication,
+    QEvent,
+    QKeyCombination,
+    QMimeData,
+    QObject,
+    QPoint,
+    QSize,
+    Qt,
+    Signal,
+)
 from PySide6.QtGui import (
     QContextMenuEvent,
     QFocusEvent,
@@ -494,5 +504,7 @@ def files_in(data: QMimeData) -> list[Path]:
 def size_words(file: File) -> str:
     """In tokens where they were counted, else in bytes."""
     if file.n_tokens is not None:
-        return f"{file.n_tokens:,} tokens"
-    return f"{file.n_bytes / 1000:,.0f} kB" if file.n_bytes >= 1000 else f"{file.n_bytes} bytes"
+        return QCoreApplication.translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
+    if file.n_bytes >= 1000:
+        return f"{file.n_bytes / 1000:,.0f} kB"
+    return QCoreApplication.translate("Files", "{} bytes").format(file.n_bytes)

@@ -56,8 +56,6 @@ _NARROW = 1000
 
 
 class ChatPage(Page):
-    title = "Chat"
-
     _not_kept = Signal(object)
 
     def __init__(self, context: Context) -> None:

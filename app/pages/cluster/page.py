@@ -40,8 +40,6 @@ _NARROW = 700
 
 
 class ClusterPage(Page):
-    title = "Cluster"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.setAccessibleName(self.tr("Cluster"))

@@ -49,8 +49,6 @@ class View(enum.Enum):
 
 
 class ModelsPage(Page):
-    title = "Models"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._library: dict[str, Any] | None = None
