@@ -378,6 +378,8 @@ class ModelButton(_Picker):
         menu.aboutToHide.connect(menu.deleteLater)
 
     def _state_words(self, choice: Choice) -> str:
+        if choice.on:
+            return self.tr("loaded on {}").format(choice.on)
         return {
             Readiness.LOADED: self.tr("loaded"),
             Readiness.LOADING: self.tr("loading, {share}").format(share=f"{choice.progress:.0%}"),

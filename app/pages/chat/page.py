@@ -349,8 +349,10 @@ class ChatPage(Page):
         if part in ("models", "engines"):
             self._show_models()
             self._ask_context()
-        elif part == "peers":
-            self._show_welcome()
+        elif part in ("peers", "roles", "hosts"):
+            self._show_models()
+        elif part == "settings":
+            self._show_gauge()
 
     def _on_node(self) -> None:
         self._n_ctx.clear()
@@ -360,8 +362,12 @@ class ChatPage(Page):
 
     def _show_models(self) -> None:
         state = self.context.state
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()))
+        on_peer = chat_models.loaded_on_peer(
+            self.context.peer, state.part("roles", {}), state.part("hosts", {})
+        )
+        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_gauge()
         self._show_welcome()
         self._show_composer()
 
@@ -424,14 +430,18 @@ class ChatPage(Page):
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
-        conversation = self._chat.conversation
+        conversation, model = self._chat.conversation, self._model
+        state = self.context.state
+        n_ctx = self._n_ctx.get(model) or chat_models.context_of(
+            model, state.part("models", {}), state.part("settings", {})
+        )
         self._composer.gauge.show_fill(
             fill_of(
                 self._chat.tree.path(),
                 draft=self._composer.draft,
                 files=conversation.draft_files,
                 system=conversation.system,
-                n_ctx=self._n_ctx.get(self._model),
+                n_ctx=n_ctx,
             )
         )
 

@@ -57,10 +57,13 @@ class LibraryRow(QFrame):
         self._fit = Text(size="caption", tone="soft", wrap=True)
         self._meter = Meter(4)
         self._action = Button()
-        self._action.setMinimumWidth(84)
+        self._action.setMinimumWidth(108)
         self._action.clicked.connect(self._act)
         self._more = Button(kind="icon", icon="more", name=self.tr("More"))
         self._more.clicked.connect(self._show_menu)
+        keeps = self._more.sizePolicy()
+        keeps.setRetainSizeWhenHidden(True)
+        self._more.setSizePolicy(keeps)
         self._lay_out()
 
     def _lay_out(self) -> None:

@@ -20,9 +20,10 @@ from PySide6.QtWidgets import QFileDialog
 from app.chats.attaching import read_file
 from app.chats.faults import ChatsError
 from app.chats.model import File, Preset, Sampling
+from app.chats.models import Choice, Readiness
 from app.chats.store import Store
 from app.pages.chat import page as chat_page
-from app.pages.chat.composer import FileChip
+from app.pages.chat.composer import FileChip, ModelButton
 from tests.app.pages.chat.conftest import Alone, choose, keep, talk, titles
 from tests.app.windows import button, click, texts, wait
 
@@ -394,3 +395,14 @@ def click_row(one: Alone, conversation_id: str) -> None:
     view = one.page.pane.view
     rect = view.visualRect(one.page.pane.model.index_of(conversation_id))
     QTest.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
+
+
+def test_the_menu_says_where_a_model_is_loaded(qtbot: Any) -> None:
+    menu_button = ModelButton()
+    qtbot.addWidget(menu_button)
+    loaded = Readiness.LOADED
+    menu_button.show_choices(
+        [Choice(id="a", readiness=loaded, on="spark"), Choice(id="b", readiness=loaded), Choice(id="c")], "a"
+    )
+    rows = [action.text().partition("\t") for action in menu_button.menu_of_models().actions()]
+    assert {name: state for name, _, state in rows[:3]} == {"a": "loaded on spark", "b": "loaded", "c": ""}
