@@ -112,21 +112,23 @@ def test_a_dot_runs_only_while_something_flows(
 ) -> None:
     monkeypatch.setattr(Look, "motion_ms", motion_ms)
     feeds = page.context.feeds
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
     ledger = feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
     busy = slot(0, "prefill_remote", n_prompt_tokens=28_800, n_prompt_tokens_processed=12_300)
     running = Handoff(asked_s=feeds.now_s - 3)
     for name, data in (snapshot(slots=[busy]), *running.until_chunk(9)):
         ledger.hear(name, data, feeds.now_s)
     feeds.changed.emit(MODEL, "")
-    assert page.picture.is_moving is bool(motion_ms)
+    assert page.picture._timer.isActive() is bool(motion_ms)
+    assert "KV is on its way to this computer" in page.picture.accessibleDescription()
     page.hide()
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
     page.show()
-    assert page.picture.is_moving is bool(motion_ms)
+    assert page.picture._timer.isActive() is bool(motion_ms)
     ledger.hear(*snapshot(slots=[slot(0)]), feeds.now_s)
     feeds.changed.emit(MODEL, "")
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
+    assert "on its way" not in page.picture.accessibleDescription()
 
 
 def test_findings_are_cards_that_can_be_mended(page: ClusterPage, asked: Asked) -> None:
@@ -189,7 +191,7 @@ def test_the_self_test_says_what_came_of_it(
 
 
 def test_without_a_worker_there_is_nothing_to_test(page: ClusterPage) -> None:
-    join = {"model": MODEL, "prefill": "spark", "note": "spark is loading it"}
+    join = {"prefill_node_id": SPARK, "model": MODEL, "prefill": "spark", "note": "spark is loading it"}
     pretend(page.context, joins=[join], engines=[engine(worker={"connected": False})])
     assert not button(page, "Self-test").isEnabled()
     assert "spark is loading it" in texts(page)
