@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,18 @@ from app.bridge import Job
 from app.chats import models as chat_models
 from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
-from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, File, Found, Listed, Preset
 from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
-from app.chats.transfer import from_json, read_export, to_json, to_markdown
 from app.context import Context, is_there
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
 from app.pages.chat.composer import Composer, DropHint, files_in
 from app.pages.chat.conversations import ConversationPane
+from app.pages.chat.exchange import Exchange
 from app.pages.chat.open_chat import OpenChat, new_conversation
 from app.pages.chat.settings import ChatSettings
 from app.pages.chat.transcript.view import Transcript
@@ -77,6 +75,7 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
+        self._exchange = Exchange(context, self._keeper, self)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -122,9 +121,10 @@ class ChatPage(Page):
         pane.renamed.connect(self._rename)
         pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
         pane.deleted.connect(self._delete_conversation)
-        pane.exported.connect(self._export_one)
-        pane.import_wanted.connect(self._import)
-        pane.export_all_wanted.connect(self._export_all)
+        pane.exported.connect(lambda id_: self._exchange.export_one(id_, pane.title_of(id_)))
+        pane.export_all_wanted.connect(self._exchange.export_all)
+        pane.import_wanted.connect(self._exchange.ask_import)
+        self._exchange.imported.connect(self._refresh)
         composer.sent.connect(self._send)
         composer.stopped.connect(lambda: self._chat.stop())
         composer.edited.connect(self._on_typed)
@@ -675,68 +675,6 @@ class ChatPage(Page):
         self._keeper.tell(Store.restore_messages, conversation_id, ids, before.leaf)
         self._refresh()
 
-    # Export and import.
-
-    def _export_one(self, conversation_id: str) -> None:
-        async def read() -> list[Chat]:
-            return [await self._keeper.do(Store.chat, conversation_id)]
-
-        self._export(read, self._pane.title_of(conversation_id) or self.tr("Conversation"))
-
-    def _export_all(self) -> None:
-        async def read() -> list[Chat]:
-            return await self._keeper.do(Store.all_chats)
-
-        self._export(read, self.tr("Baton chats"))
-
-    def _export(self, read: Callable[[], Any], name: str) -> None:
-        safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
-        safe = safe or self.tr("Conversation")
-        json_kind = self.tr("JSON, to import again (*.json)")
-        chosen, kind = QFileDialog.getSaveFileName(
-            self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"
-        )
-        if not chosen:
-            return
-        path = Path(chosen)
-        if not path.suffix:
-            path = path.with_suffix(".json" if kind == json_kind else ".md")
-        write = to_markdown if path.suffix == ".md" else to_json
-
-        async def work() -> None:
-            chats = await read()
-            await asyncio.to_thread(_write, path, write, chats)
-
-        self.context.bridge.run(
-            work(),
-            lambda _: self.context.shell.toast(self.tr("Exported to {name}.").format(name=path.name)),
-            self.context.tell,
-        )
-
-    def _import(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(
-            self, self.tr("Import"), "", self.tr("JSON files (*.json);;All files (*)")
-        )
-        if name:
-            self.import_file(Path(name))
-
-    def import_file(self, path: Path) -> None:
-        async def work() -> list[Chat]:
-            chats = await asyncio.to_thread(lambda: from_json(read_export(path), path.name))
-            await self._keeper.do(Store.take_in, chats)
-            return chats
-
-        def done(chats: list[Chat]) -> None:
-            self._refresh()
-            words = (
-                self.tr("1 conversation is imported.")
-                if len(chats) == 1
-                else self.tr("{n} conversations are imported.")
-            )
-            self.context.shell.toast(words.format(n=len(chats)))
-
-        self.context.bridge.run(work(), done, self.context.tell)
-
 
 class _LoadingLine(QWidget):
     """Over the composer while a model is loaded that was asked already."""
@@ -755,15 +693,3 @@ class _LoadingLine(QWidget):
             self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
         )
         self._meter.show_shares((progress or 0.0, "local"))
-
-
-def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[Chat]) -> None:
-    """Whole, or not at all."""
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        unfinished.write_text(write(chats), "utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise BadFile(f"{path} cannot be written: {error.strerror}.") from error
