@@ -24,6 +24,7 @@ from app.bridge import Job
 from app.chats import models as chat_models
 from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
+from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, File, Found, Listed, Preset
