@@ -630,12 +630,16 @@ class Node:
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
+        """Of several, one that was wished for."""
         here, model_id = self.identity.node_id, engine.model.model_id
+        found: PeerLink | None = None
         for link in self.links.all():
             roles = self.agreement.with_peer(link.peer.node_id, model_id)
             if roles is not None and (roles.prefill, roles.decode) == (link.peer.node_id, here):
-                return link
-        return None
+                if roles.is_wish:
+                    return link
+                found = found or link
+        return found
 
     def _decoder_of(self, model_id: str | None) -> PeerLink | None:
         """The link with who decodes that model; what names none concerns what is loaded here, if anything is."""

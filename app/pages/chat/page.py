@@ -22,8 +22,9 @@ from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.chats import models as chat_models
-from app.chats.attaching import read_file
+from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
+from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
 from app.chats.model import Chat, File, Found, Listed, Preset
@@ -54,8 +55,6 @@ _NARROW = 1000
 
 
 class ChatPage(Page):
-    title = "Chat"
-
     _not_kept = Signal(object)
 
     def __init__(self, context: Context) -> None:
@@ -132,6 +131,7 @@ class ChatPage(Page):
         composer.edited.connect(self._on_typed)
         composer.attach_wanted.connect(self._ask_files)
         composer.files_given.connect(self.attach)
+        composer.text_given.connect(self.attach_text)
         composer.file_removed.connect(self._remove_file)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
@@ -350,8 +350,10 @@ class ChatPage(Page):
         if part in ("models", "engines"):
             self._show_models()
             self._ask_context()
-        elif part == "peers":
-            self._show_welcome()
+        elif part in ("peers", "roles", "hosts"):
+            self._show_models()
+        elif part == "settings":
+            self._show_gauge()
 
     def _on_node(self) -> None:
         self._n_ctx.clear()
@@ -361,8 +363,12 @@ class ChatPage(Page):
 
     def _show_models(self) -> None:
         state = self.context.state
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()))
+        on_peer = chat_models.loaded_on_peer(
+            self.context.peer, state.part("roles", {}), state.part("hosts", {})
+        )
+        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_gauge()
         self._show_welcome()
         self._show_composer()
 
@@ -425,14 +431,18 @@ class ChatPage(Page):
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
-        conversation = self._chat.conversation
+        conversation, model = self._chat.conversation, self._model
+        state = self.context.state
+        n_ctx = self._n_ctx.get(model) or chat_models.context_of(
+            model, state.part("models", {}), state.part("settings", {})
+        )
         self._composer.gauge.show_fill(
             fill_of(
                 self._chat.tree.path(),
                 draft=self._composer.draft,
                 files=conversation.draft_files,
                 system=conversation.system,
-                n_ctx=self._n_ctx.get(self._model),
+                n_ctx=n_ctx,
             )
         )
 
@@ -508,6 +518,30 @@ class ChatPage(Page):
         """Read them and put them beside the draft; what cannot be read is said."""
         for path in paths:
             self._read_file(self._chat, path)
+
+    def attach_text(self, text: str) -> None:
+        """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
+        chat, files = self._chat, self._chat.conversation.draft_files
+        try:
+            file = pasted_file(text, self.tr("Pasted text"), [one.name for one in files])
+        except BadFile as error:
+            self.context.tell(error)
+            return
+        chat.change_draft_files([*files, file])
+        self._count(chat, file)
+        self._show_fields()
+        inline = Action(text=self.tr("Put it in the message"), run=lambda: self._put_inline(chat, file))
+        self.context.shell.toast(
+            self.tr("The text is attached: {n} characters.").format(n=f"{len(text):,}"),
+            inline if len(text) <= MAX_INLINE_CHARS else None,
+        )
+
+    def _put_inline(self, chat: OpenChat, file: File) -> None:
+        files = chat.conversation.draft_files
+        if chat is self._chat and any(one.id == file.id for one in files):
+            self._remove_file(file.id)
+            self._composer.text.insertPlainText(file.text)
+            self._composer.text.setFocus()
 
     def _read_file(self, chat: OpenChat, path: Path) -> None:
         def done(file: File | None) -> None:
