@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.chats.models import Computers, Readiness, choices, chosen, computers_for
+from app.chats.models import Computers, Readiness, Share, choices, chosen, computers_for, share_of
 
 
 def engine(model: str, state: str, **more: Any) -> dict[str, Any]:
@@ -57,3 +57,13 @@ def test_the_computers_of_a_model() -> None:
     assert here.prefilled(by_worker=False) == ("studio", False)
     assert there.prefilled(by_worker=True) == ("studio", False)
     assert there.prefilled(by_worker=False) == ("spark", True)
+
+
+def test_the_other_computer_has_a_share_only_in_models_with_agreed_roles() -> None:
+    reads = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id2", "decode": "id1"}]}
+    writes = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id1", "decode": "id2"}]}
+    assert share_of("m", reads, peer_id="id2") is Share.READS
+    assert share_of("m", writes, peer_id="id2") is Share.WRITES
+    assert share_of("other", reads, peer_id="id2") is Share.NOTHING
+    assert share_of("m", reads, peer_id="") is Share.NOTHING
+    assert share_of("m", {"agreed": []}, peer_id="id2") is Share.NOTHING
