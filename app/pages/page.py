@@ -10,11 +10,13 @@ from app.context import Context
 class Page(QWidget):
     """`title` stands in the top bar. `header` may give a widget for the bar's right side.
 
-    `fills_window`: while it is shown there is neither navigation nor bar.
+    `fills_window`: while it is shown there is neither navigation nor bar. `foot` is a widget at its lower edge that
+    nothing may cover.
     """
 
     title = ""
     fills_window = False
+    foot: QWidget | None = None
 
     def __init__(self, context: Context) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from app.state import NodePresence
 from app.widgets.basics import column
 from app.widgets.feedback import EmptyState
 
-_WIDTHS = (92, 0, 0, 132, 80, 80, 128, 124)
+_WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
 _RIGHT = (3, 4, 5)
 
 

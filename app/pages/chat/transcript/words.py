@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.pages.chat.transcript.model import Prefill, Shown, Stats
 
 DOT = " · "
+NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True, kw_only=True)
