@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QPropertyAnimation, Qt, QTimer
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QApplication, QDialog, QFrame, QGraphicsOpacityEffect, QHBoxLayout, QWidget
 
 from app.look.look import current_look
@@ -309,6 +309,7 @@ class DropHint(QWidget):
 
     def __init__(self, over: QWidget, words: str) -> None:
         super().__init__(over)
+        self._over = over
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         text = Text(words, size="title", wrap=True)
         text.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -324,10 +325,10 @@ class DropHint(QWidget):
         self.raise_()
 
     def _cover(self) -> None:
-        self.setGeometry(self.parentWidget().rect())
+        self.setGeometry(self._over.rect())
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.Resize and watched is self.parent():
+        if event.type() is QEvent.Type.Resize and watched is self._over:
             self._cover()
         return super().eventFilter(watched, event)
 

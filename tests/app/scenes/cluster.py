@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QScrollArea
 
 from app.pages.cluster.page import ClusterPage
@@ -13,7 +14,7 @@ from app.widgets.findings import PlanDialog
 from tests.app.screenshots import NOW_S, Stage
 from tests.app.staged_node import END
 from tests.app.telemetry.timelines import Handoff, slot, snapshot
-from tests.app.two_computers import MODEL, SLOW_START, SPARK, engine, host, link, parts_of
+from tests.app.two_computers import MODEL, SLOW_START, SPARK, another, engine, host, link, parts_of
 from tests.app.windows import button, click, texts, wait
 
 LOG = [
@@ -24,7 +25,7 @@ LOG = [
 
 
 def play(stage: Stage) -> None:
-    app, window = stage.app, stage.app.window
+    app = stage.app
     app.tell(peers=[], joins=[])
     page = app.page("cluster")
     assert isinstance(page, ClusterPage)
@@ -33,6 +34,10 @@ def play(stage: Stage) -> None:
     stage.shot("cluster-somebody")
     app.tell()
     stage.shot("cluster-idle")
+    app.tell(peers=[*parts_of()["peers"], another(), another("attic", connected=False)])
+    _to_the_end(stage, page)
+    stage.shot("cluster-several")
+    _to_the_end(stage, page, back=True)
 
     feeds = app.context.feeds
     ledger = feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
@@ -45,15 +50,22 @@ def play(stage: Stage) -> None:
     stage.shot("cluster-handoff-and-finding")
     ledger.hear(*snapshot(), NOW_S)
     feeds.changed.emit(MODEL, "")
-    scrolled = page.findChild(QScrollArea)
-    assert scrolled is not None
-    window.resize(900, 600)
-    scrolled.verticalScrollBar().setValue(scrolled.verticalScrollBar().maximum())
+    _to_the_end(stage, page)
     stage.shot("cluster-lower")
-    scrolled.verticalScrollBar().setValue(0)
+    _to_the_end(stage, page, back=True)
     _play_trials(stage, page)
     _play_plan(stage, page)
     _play_troubles(stage, page)
+
+
+def _to_the_end(stage: Stage, page: ClusterPage, *, back: bool = False) -> None:
+    """Scroll down, or up again."""
+    stage.app.window.resize(900, 600)
+    QTest.qWait(20)
+    scrolled = page.findChild(QScrollArea)
+    assert scrolled is not None
+    bar = scrolled.verticalScrollBar()
+    bar.setValue(0 if back else bar.maximum())
 
 
 def _play_trials(stage: Stage, page: ClusterPage) -> None:
@@ -99,7 +111,7 @@ def _play_troubles(stage: Stage, page: ClusterPage) -> None:
     alone = engine(worker={"connected": False, "note": ""})
     app.tell(peers=[away()], joins=[], engines=[alone])
     stage.shot("cluster-away")
-    page._ask_to_unpair()
+    page._on_unpair()
     question = page.findChild(Question)
     assert question is not None
     stage.shot("cluster-unpair", question)
