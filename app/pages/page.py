@@ -10,10 +10,12 @@ from app.context import Context
 class Page(QWidget):
     """`header` may give a widget for the top bar's right side.
 
-    `fills_window`: while it is shown there is neither navigation nor bar.
+    `fills_window`: while it is shown there is neither navigation nor bar. `foot` is a widget at its lower edge that
+    nothing may cover.
     """
 
     fills_window = False
+    foot: QWidget | None = None
 
     def __init__(self, context: Context) -> None:
         super().__init__()

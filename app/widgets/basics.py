@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -26,6 +27,10 @@ from app.look.measures import ICON, LARGE, MEDIUM, SMALL
 Box = TypeVar("Box", bound=QBoxLayout)
 Part = QWidget | QLayout | int | None
 
+# What stays on the line of the number before it.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?i?B|[kMG]b/s|Gbit/s|tok/s|ms|s|min|h|%)\b)")
+_NO_BREAK = "\u00a0"
+
 
 class Text(QLabel):
     """A label. `size` is caption, title or heading, else body; `tone` is a hue of the palette by what it means."""
@@ -41,8 +46,9 @@ class Text(QLabel):
         wrap: bool = False,
         selectable: bool = False,
     ) -> None:
-        super().__init__(text)
+        super().__init__()
         self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setText(text)
         self.setProperty("scale", size)
         self.setProperty("tone", tone)
         self.setProperty("strong", strong)
@@ -57,6 +63,12 @@ class Text(QLabel):
             self.setTextInteractionFlags(
                 Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
             )
+
+    def setText(self, text: str) -> None:
+        super().setText(_BEFORE_UNIT.sub(_NO_BREAK, text))
+
+    def text(self) -> str:
+        return super().text().replace(_NO_BREAK, " ")
 
     def set_tone(self, tone: str) -> None:
         if self.property("tone") != tone:

@@ -1,12 +1,12 @@
-"""Controls that Qt has not: a switch, and a choice of few."""
+"""Controls that Qt has not: a switch, a choice of few, and a field to search in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame
+from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit
 
 from app.look.look import current_look
 from app.look.measures import MEDIUM, TINY
@@ -83,3 +83,30 @@ class Segments(QFrame):
     def show_value(self, value: object) -> None:
         if value in self._values:
             self.buttons[self._values.index(value)].setChecked(True)
+
+
+class SearchField(QLineEdit):
+    """With a glass before what is typed, and a cross behind it that takes it away."""
+
+    def __init__(self, hint: str, *, name: str) -> None:
+        super().__init__()
+        self.setPlaceholderText(hint)
+        self.setAccessibleName(name)
+        look = current_look()
+        self._glass = self.addAction(look.icon("search"), QLineEdit.ActionPosition.LeadingPosition)
+        self._glass.setEnabled(False)
+        self._cross = self.addAction(look.icon("close"), QLineEdit.ActionPosition.TrailingPosition)
+        self._cross.setToolTip(self.tr("Clear"))
+        self._cross.triggered.connect(lambda _=False: self.clear())
+        self._cross.setVisible(False)
+        self.textChanged.connect(lambda text: self._cross.setVisible(bool(text)))
+        look.changed.connect(self._draw)
+        self._draw()
+
+    def _draw(self) -> None:
+        look = current_look()
+        # it cannot be clicked, and is no fainter for that
+        glass = QIcon(look.pixmap("search", "text_faint"))
+        glass.addPixmap(look.pixmap("search", "text_faint"), QIcon.Mode.Disabled)
+        self._glass.setIcon(glass)
+        self._cross.setIcon(look.icon("close"))

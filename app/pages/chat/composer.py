@@ -10,7 +10,6 @@ from PySide6.QtCore import (
     QEvent,
     QKeyCombination,
     QMimeData,
-    QObject,
     QPoint,
     QSize,
     Qt,
@@ -27,11 +26,9 @@ from PySide6.QtGui import (
     QKeySequence,
     QPainter,
     QPaintEvent,
-    QPen,
-    QShowEvent,
     QTextOption,
 )
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QSizePolicy, QWidget
 
 from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
@@ -40,8 +37,9 @@ from app.chats.models import Choice, Readiness
 from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
-from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
+from app.widgets.basics import Button, Icon, Text, column, row, set_property
 from app.widgets.feedback import Meter
+from app.widgets.flow import Flow
 
 _MAX_LINES = 10
 _PASTE_INLINE = QKeyCombination(
@@ -81,11 +79,7 @@ class Composer(QFrame):
         self.text.files_given.connect(self.files_given)
         self.text.text_given.connect(self.text_given)
         self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
-        self._chips = QHBoxLayout()
-        self._chips.setSpacing(SMALL)
-        self._files = QWidget()
-        self._files.setLayout(self._chips)
-        self._chips.setContentsMargins(0, 0, 0, 0)
+        self._files = Flow()
         self._files.hide()
         self._n_reading = 0
         self._has_files = self._is_answering = False
@@ -134,14 +128,14 @@ class Composer(QFrame):
 
     def show_files(self, files: Sequence[File], n_reading: int = 0) -> None:
         """Those that are attached, and how many are still being read."""
-        clear(self._chips)
+        chips: list[QWidget] = []
         for file in files:
             chip = FileChip(file)
             chip.removed.connect(self.file_removed)
-            self._chips.addWidget(chip)
+            chips.append(chip)
         if n_reading:
-            self._chips.addWidget(Text(self.tr("Reading…"), size="caption", tone="faint"))
-        self._chips.addStretch(1)
+            chips.append(Text(self.tr("Reading…"), size="caption", tone="faint"))
+        self._files.show_parts(chips)
         self._has_files, self._n_reading = bool(files), n_reading
         self._files.setVisible(bool(files) or n_reading > 0)
         self._show_button()
@@ -458,39 +452,6 @@ class ContextGauge(QWidget):
     @property
     def words(self) -> str:
         return self.toolTip()
-
-
-class DropHint(QWidget):
-    """Lies over a widget while files hang over the page."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        words = QLabel(self.tr("Drop text or PDF files to attach them"))
-        words.setProperty("scale", "title")
-        self.setLayout(row(None, words, None))
-        parent.installEventFilter(self)
-        self.hide()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self.raise_()
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.Resize and isinstance(watched, QWidget):
-            self.setGeometry(watched.rect())
-        return super().eventFilter(watched, event)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        look = current_look()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        ground = look.colour("ground")
-        ground.setAlphaF(0.94)
-        painter.fillRect(self.rect(), ground)
-        pen = QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine)
-        painter.setPen(pen)
-        painter.drawRoundedRect(self.rect().adjusted(MEDIUM, MEDIUM, -MEDIUM, -MEDIUM), SMALL, SMALL)
 
 
 def _above(button: QWidget, menu: QMenu) -> QPoint:

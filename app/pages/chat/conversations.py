@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -41,6 +42,7 @@ from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
 from app.widgets.basics import Button, Text, column, row
+from app.widgets.controls import SearchField
 
 WIDTH = 240
 
@@ -289,7 +291,7 @@ class _View(QListView):
         self.viewport().update()
 
 
-class _Search(QLineEdit):
+class _Search(SearchField):
     """Escape leaves it, and the arrow leads into what is under it."""
 
     left = Signal()
@@ -324,24 +326,12 @@ class ConversationPane(QFrame):
         self.setFixedWidth(WIDTH)
         self.model = ConversationModel()
         self.model.renamed.connect(self.renamed)
-        self.search = _Search()
+        self.search = _Search(self.tr("Search"), name=self.tr("Search conversations"))
         self.search.setProperty("kind", "search")
-        self.search.setPlaceholderText(self.tr("Search"))
-        self.search.setAccessibleName(self.tr("Search conversations"))
         self.search.textChanged.connect(self.searched)
-        self._search_icon = self.search.addAction(
-            current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
-        )
         self.search.returnPressed.connect(self._open_first)
         self.search.left.connect(self._leave_search)
         self.search.went_down.connect(self._enter_list)
-        self._clear = self.search.addAction(
-            current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
-        )
-        self._clear.setToolTip(self.tr("Clear"))
-        self._clear.triggered.connect(lambda _=False: self.search.clear())
-        self._clear.setVisible(False)
-        self.search.textChanged.connect(lambda text: self._clear.setVisible(bool(text)))
         new = Button("", self.new_wanted.emit, kind="icon", icon="plus", name=self.tr("New chat"))
         more = Button("", icon="more", kind="icon", name=self.tr("Import and export"))
         more.clicked.connect(lambda: self._show_more(more))
@@ -364,13 +354,12 @@ class ConversationPane(QFrame):
         self.setTabOrder(self.search, new)
         self.setTabOrder(new, more)
         self.setTabOrder(more, self.view)
-        current_look().changed.connect(self._draw)
         self.model.modelReset.connect(self._on_reset)
         self._on_reset()
 
     def show_listed(self, listed: Sequence[Listed]) -> None:
         self._be_found(False)
-        self.model.show_listed(listed, date.today())
+        self.model.show_listed(listed, date.fromtimestamp(time.time()))
         self._on_reset()
 
     def show_fault(self, why: str) -> None:
@@ -469,10 +458,6 @@ class ConversationPane(QFrame):
         else:
             self.view.clearSelection()
             self.view.setCurrentIndex(QModelIndex())
-
-    def _draw(self) -> None:
-        self._search_icon.setIcon(current_look().icon("search", "text_faint"))
-        self._clear.setIcon(current_look().icon("close", "text_soft"))
 
 
 def _one_line(snippet: str) -> str:

@@ -34,7 +34,7 @@ from app.chats.store import Store
 from app.context import Context, is_there
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
-from app.pages.chat.composer import Composer, DropHint, files_in
+from app.pages.chat.composer import Composer, files_in
 from app.pages.chat.conversations import ConversationPane
 from app.pages.chat.exchange import Exchange
 from app.pages.chat.open_chat import OpenChat, new_conversation
@@ -44,7 +44,7 @@ from app.pages.chat.welcome import Welcome
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Text, column, row
-from app.widgets.feedback import Action, Meter
+from app.widgets.feedback import Action, DropHint, Meter
 
 # What is typed is written that much later at most, however long somebody types without a pause.
 _DRAFT_MS = 400
@@ -108,7 +108,8 @@ class ChatPage(Page):
         middle = QWidget()
         middle.setLayout(column(self._stack, around, spacing=SMALL))
         middle.layout().setStretch(0, 1)  # type: ignore[union-attr]
-        self._hint = DropHint(middle)
+        self._hint = DropHint(middle, self.tr("Drop text or PDF files to attach them"))
+        self.foot = writing
         whole = row(self._pane, middle, self._settings, spacing=0)
         whole.setStretch(1, 1)
         self.setLayout(whole)

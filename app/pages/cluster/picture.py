@@ -30,8 +30,7 @@ class ComputerCard(Card):
     def __init__(self, hue: str) -> None:
         super().__init__(spacing=TINY)
         self._hue = hue
-        self._name = Text(size="title")
-        self._name.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._name = _Line(size="title")
         self._role = Tag("", hue)
         self._whose = Text(
             self.tr("this computer") if hue == "local" else self.tr("the other computer"),

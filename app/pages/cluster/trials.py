@@ -178,6 +178,7 @@ class SelfTest(Card):
         self._bar.setRange(0, max(1, self._n_prompts))
         self._bar.setValue(self._rows)
         self._button.setText(self.tr("Stop") if runs else self._tr_begin())
+        self._button.show_icon("stop" if runs else "check")
         self._button.setEnabled(runs or not self._why_not)
         self._words.set_tone("soft" if runs or not self._outcome else self._tone)
         if runs and self._n_prompts:

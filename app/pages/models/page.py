@@ -22,7 +22,7 @@ from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLay
 
 from app.amounts import size_text
 from app.context import Context, is_there
-from app.look.measures import HUGE, LARGE, MEDIUM
+from app.look.measures import HUGE, MEDIUM
 from app.node.faults import AppError
 from app.pages.models.bring import BringDialog, models_among
 from app.pages.models.get import GetView
@@ -32,9 +32,9 @@ from app.pages.models.transit_list import TransitList
 from app.pages.models.transits import Kind, Transit, sentence, transits_of
 from app.pages.page import Page
 from app.state import NodePresence
-from app.widgets.basics import Card, Icon, Text, column, row
+from app.widgets.basics import column
 from app.widgets.controls import Segments
-from app.widgets.feedback import Action, Question
+from app.widgets.feedback import Action, DropHint, EmptyState, Question
 
 # Of parts of which several change at once, one look is enough.
 _SETTLE_MS = 60
@@ -70,9 +70,14 @@ class ModelsPage(Page):
         self.library.asked_import.connect(self._choose_files)
         self.get = GetView(context)
         self.get.asked.connect(self.fetch)
+        self._waiting = EmptyState(
+            "models",
+            self.tr("Looking for models"),
+            self.tr("They are listed as soon as Baton's node runs on this computer."),
+        )
         self.transits = TransitList(self)
         self._stack = QStackedWidget()
-        self._drop = _DropHint(self)
+        self._drop = DropHint(self, self.tr("Drop a GGUF file to have it among the models"))
         self._lay_out()
         self._look_soon = QTimer(self, singleShot=True, interval=_SETTLE_MS)
         self._look_soon.timeout.connect(self._look)
@@ -83,8 +88,8 @@ class ModelsPage(Page):
         QShortcut(QKeySequence.StandardKey.Refresh, self, self._look)
 
     def _lay_out(self) -> None:
-        self._stack.addWidget(self.library)
-        self._stack.addWidget(self.get)
+        for part in (self._waiting, self.library, self.get):
+            self._stack.addWidget(part)
         moving = QWidget()
         moving.setLayout(column(self.transits))
         moving.layout().setContentsMargins(HUGE, MEDIUM, HUGE, 0)  # type: ignore[union-attr]
@@ -105,9 +110,15 @@ class ModelsPage(Page):
 
     def show_view(self, view: object) -> None:
         self.views.show_value(view)
-        self._stack.setCurrentWidget(self.library if view is View.LIBRARY else self.get)
+        self._show_stack()
         if view is View.GET:
             self.get.field.setFocus()
+
+    def _show_stack(self) -> None:
+        """Nothing can be said before the node has."""
+        is_known = self._library is not None
+        shown = self.library if is_known else self._waiting
+        self._stack.setCurrentWidget(self.get if self.views.value is View.GET else shown)
 
     def _search(self, words: str) -> None:
         self.show_view(View.GET)
@@ -143,6 +154,7 @@ class ModelsPage(Page):
 
     def _on_told(self, told: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
         self._library, self._catalogue = told
+        self._show_stack()
         self._show_models()
         self._show_transits()
 
@@ -397,7 +409,7 @@ class ModelsPage(Page):
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if event.mimeData().hasUrls():
             event.acceptProposedAction()
-            self._drop.cover()
+            self._drop.show()
 
     def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
         self._drop.hide()
@@ -415,25 +427,3 @@ class ModelsPage(Page):
             self.library.focus_filter()
         else:
             self.get.field.setFocus(Qt.FocusReason.ShortcutFocusReason)
-
-
-class _DropHint(Card):
-    """Lies over the page while a file is held above it."""
-
-    def __init__(self, page: QWidget) -> None:
-        super().__init__(tone="local", padding=HUGE, spacing=LARGE)
-        self._page = page
-        words = Text(self.tr("Drop a GGUF file to have it among the models"), size="title")
-        words.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.column.addStretch(1)
-        self.column.addLayout(row(None, Icon("download", "local", 40), None))
-        self.column.addWidget(words)
-        self.column.addStretch(1)
-        self.setParent(page)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self.hide()
-
-    def cover(self) -> None:
-        self.setGeometry(self._page.rect().adjusted(HUGE, HUGE, -HUGE, -HUGE))
-        self.raise_()
-        self.show()

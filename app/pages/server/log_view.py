@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QStackedLayout, QWidget
+from PySide6.QtWidgets import QApplication, QPlainTextEdit, QStackedLayout, QWidget
 
 from app.context import Context
 from app.look.look import current_look
@@ -15,7 +15,7 @@ from app.pages.server.following import Event, Following
 from app.pages.server.logbook import LEVELS, MAX_LINES, Line, LogBook
 from app.state import NodePresence
 from app.widgets.basics import Button, column, row
-from app.widgets.controls import Segments
+from app.widgets.controls import SearchField, Segments
 from app.widgets.feedback import EmptyState
 
 _BEGIN_WITH = 1000
@@ -30,10 +30,7 @@ class LogView(Following):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.book = LogBook()
-        self._search = QLineEdit()
-        self._search.setPlaceholderText(self.tr("Filter"))
-        self._search.setAccessibleName(self.tr("Filter the log"))
-        self._search.setClearButtonEnabled(True)
+        self._search = SearchField(self.tr("Filter"), name=self.tr("Filter the log"))
         self._search.setMaximumWidth(220)
         self._search.textChanged.connect(self._filter)
         words = {"info": self.tr("All"), "warning": self.tr("Warnings"), "error": self.tr("Errors")}
@@ -116,7 +113,8 @@ class LogView(Following):
         faint, plain = QTextCharFormat(), QTextCharFormat()
         faint.setForeground(look.colour("text_faint"))
         plain.setForeground(look.colour(_TONES[line.level]))
-        source = line.source.removeprefix("serve-").removeprefix("worker-")[:_SOURCE_CHARS]
+        source = line.source.removeprefix("serve-").removeprefix("worker-")
+        source = source if len(source) <= _SOURCE_CHARS else f"{source[: _SOURCE_CHARS - 1]}…"
         cursor.insertText(f"{line.clock}  {source:<{_SOURCE_CHARS}}  ", faint)
         # never by colour alone
         mark = {"warning": self.tr("Warning: "), "error": self.tr("Error: ")}.get(line.level, "")

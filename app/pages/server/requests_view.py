@@ -20,7 +20,7 @@ from app.pages.server.requests import NOT_READY, RequestList, Row
 from app.widgets.basics import column
 from app.widgets.feedback import EmptyState
 
-_WIDTHS = (92, 0, 0, 132, 80, 80, 128, 124)
+_WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
 _RIGHT = (3, 4, 5)
 
 

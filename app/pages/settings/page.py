@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QHideEvent
-from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.bridge import Job
 from app.context import Context
@@ -19,6 +19,7 @@ from app.pages.settings.own_rows import AboutRow, FolderRow, LoginRow, own_rows
 from app.pages.settings.rows import Row, SettingRow
 from app.state import NodePresence
 from app.widgets.basics import Button, Card, Icon, Scrolled, Text, column, row
+from app.widgets.controls import SearchField
 from app.widgets.feedback import EmptyState
 
 # The memory that a model takes depends on these.
@@ -41,10 +42,7 @@ class SettingsPage(Page):
         self._asking: Job | None = None
         self._ask_memory = QTimer(self, singleShot=True, interval=_ASK_AFTER_MS)
         self._ask_memory.timeout.connect(self._ask)
-        self._search = QLineEdit()
-        self._search.setPlaceholderText(self.tr("Search settings"))
-        self._search.setAccessibleName(self.tr("Search settings"))
-        self._search.setClearButtonEnabled(True)
+        self._search = SearchField(self.tr("Search settings"), name=self.tr("Search settings"))
         self._search.textChanged.connect(self._filter)
         self._links = QButtonGroup(self)
         self._link_column = QVBoxLayout()
@@ -133,7 +131,7 @@ class SettingsPage(Page):
     def _on_changed(self, part: str) -> None:
         if part == "settings":
             self._show()
-        if part in ("settings", "node", "models"):
+        if part in ("node", "models"):
             self._show_folders()
         if part in ("engines", "models", "settings"):
             self._ask_soon()
@@ -146,6 +144,7 @@ class SettingsPage(Page):
             self.rows[one.name].show_setting(one, snapshot)
         self._faults.say("  ".join(_sentence(fault) for fault in snapshot.faults), "warning")
         self._waiting.show_snapshot(snapshot)
+        self._show_folders()
         self._show_reachable()
         if self._search.text():
             self._filter()
@@ -236,6 +235,7 @@ class SettingsPage(Page):
         for section in self._sections:
             link = Button(section.title, lambda section=section: self._go_to(section), kind="nav")  # type: ignore[misc]
             link.setCheckable(True)
+            link.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             self._links.addButton(link)
             self._link_column.addWidget(link)
             section.link = link

@@ -136,11 +136,11 @@ class TelemetryPage(Page):
         self._tag.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Maximum)
         self._decision = Text(tone="soft", wrap=True, selectable=True)
         self._views = (
-            Button(self.tr("All"), self._waterfall.see_all, kind="quiet", name=self.tr("See all of it")),
+            Button(self.tr("All"), self._waterfall.see_all, kind="chip", name=self.tr("See all of it")),
             Button(
-                self.tr("Prefill"), self._waterfall.see_prefill, kind="quiet", name=self.tr("See the prefill")
+                self.tr("Prefill"), self._waterfall.see_prefill, kind="chip", name=self.tr("See the prefill")
             ),
-            Button(self.tr("Tail"), self._waterfall.see_tail, kind="quiet", name=self.tr("See the tail")),
+            Button(self.tr("Tail"), self._waterfall.see_tail, kind="chip", name=self.tr("See the tail")),
         )
         self._hint = Text(size="caption", tone="faint")
         self._hint.setMinimumHeight(20)

@@ -14,8 +14,7 @@ from app.pages.cluster.page import ClusterPage
 from app.pages.telemetry.page import TelemetryPage
 from app.widgets.feedback import Question
 from tests.app.conftest import STARTER
-from tests.app.screenshots import pair
-from tests.app.windows import Opened, button, click, opened, texts, wait
+from tests.app.windows import Opened, button, click, opened, pair, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
 PROMPT = "The runner who hands over the baton is already tired. " * 8

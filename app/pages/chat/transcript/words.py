@@ -9,6 +9,7 @@ from PySide6.QtCore import QCoreApplication
 from app.pages.chat.transcript.model import Prefill, Shown, Stats
 
 DOT = " · "
+NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True, kw_only=True)

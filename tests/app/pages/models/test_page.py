@@ -15,8 +15,7 @@ from app.pages.models.get import _RepositoryRow
 from app.pages.models.page import ModelsPage
 from app.pages.models.rows import State
 from tests.app.conftest import STARTER
-from tests.app.screenshots import pair
-from tests.app.windows import Opened, button, click, opened, texts, wait
+from tests.app.windows import Opened, button, click, opened, pair, texts, wait
 from tests.engine.node.models.hub_at_hand import BLOCK_BYTES, HubAtHand, Repository, hub_at_hand
 from tests.engine.node.models.models_at_hand import write_model
 from tests.engine.node.nodes import NodeProcess
