@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QStackedLayout, QWidget
+from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.context import Context
@@ -64,7 +64,7 @@ class LogView(QWidget):
         self._text.setTabChangesFocus(True)
         self._text.setAccessibleName(self.tr("Log"))
         self._empty = EmptyState("file", "", "")
-        self._stack = QStackedLayout()
+        self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._text)
         around = column(self._stack, margin=0)
