@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -110,7 +110,7 @@ class MainWindow(QMainWindow):
             self._stack.addWidget(made)
         self._page = page
         shown = self._made[page]
-        self._title.setText(shown.title)
+        self._title.setText(_word(self._pages[page]))
         self._is_filled = shown.fills_window
         self._navigation.setVisible(not self._is_filled)
         self._bar.setVisible(not self._is_filled)
@@ -248,7 +248,8 @@ class _Navigation(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SMALL, MEDIUM, SMALL, MEDIUM)
         layout.setSpacing(2)
-        for name, (word, icon, _) in pages.items():
+        for name, page in pages.items():
+            word, icon = _word(page), page[1]
             if name == "settings":
                 layout.addStretch(1)
             button = Button(word, lambda name=name: self.chosen.emit(name), kind="nav", icon=icon)  # type: ignore[misc]
@@ -302,20 +303,25 @@ class _Status(Button):
         tone, words = self._described()
         self._dot.show_tone(tone)
         self._words.setText(words)
-        self.setAccessibleName(f"{words}. Opens Cluster")
+        self.setAccessibleName(self.tr("{}. Opens Cluster").format(words))
         self.updateGeometry()
 
     def _described(self) -> tuple[str, str]:
         context, state = self._context, self._context.state
         if state.presence is NodePresence.STARTING:
-            return "warning", "Starting"
+            return "warning", self.tr("Starting")
         if state.presence is NodePresence.GONE:
-            return "danger", "Not running"
+            return "danger", self.tr("Not running")
         peer = context.peer
         if peer is None:
-            return "local", f"{context.computer} alone"
+            return "local", self.tr("{} alone").format(context.computer)
         if not is_there(peer):
-            return "warning", f"{context.computer}, {peer['name']} is away"
+            return "warning", self.tr("{0}, {1} is away").format(context.computer, peer["name"])
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
         return "local", f"{context.computer} ⇄ {peer['name']}" + (f"  {speed:.1f} Gb/s" if speed else "")
+
+
+def _word(page: tuple[str, str, PageMaker]) -> str:
+    """What a page is called; "" for one that the navigation does not have."""
+    return QCoreApplication.translate("Pages", page[0]) if page[0] else ""

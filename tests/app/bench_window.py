@@ -183,7 +183,7 @@ def streaming(transcript: Transcript, seconds: float) -> Taken:
     probe = Probe()
     loop.exec()
     timer.stop()
-    transcript.remove_from("live")
+    transcript.show_all(transcript.shown[:-1])
     return probe.stop()
 
 

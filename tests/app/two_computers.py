@@ -128,6 +128,14 @@ def parts_of() -> dict[str, Any]:
     }
 
 
+def another(name: str = "garage", *, connected: bool = True) -> dict[str, Any]:
+    """One more paired computer, as `peers` tells of it."""
+    node_id = name[0].replace("g", "d") * 32
+    since = time.time() - 420
+    (spark,) = parts_of()["peers"]
+    return {**spark, "node_id": node_id, "name": name, "connected": connected, "since": since}
+
+
 def host(device: str, system: str, memory_gb: int, free_gb: int, loaded: list[str]) -> dict[str, Any]:
     return {
         "device": device,

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QSize, Qt, Signal
+from PySide6.QtCore import (
+    QCoreApplication,
+    QEvent,
+    QKeyCombination,
+    QMimeData,
+    QObject,
+    QPoint,
+    QSize,
+    Qt,
+    Signal,
+)
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QFocusEvent,
     QFont,
     QFontMetrics,
+    QGuiApplication,
     QIcon,
     QKeyEvent,
+    QKeySequence,
     QPainter,
     QPaintEvent,
     QPen,
@@ -20,6 +33,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
 
+from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
 from app.chats.model import File
 from app.chats.models import Choice, Readiness
@@ -30,6 +44,9 @@ from app.widgets.basics import Button, Icon, Text, clear, column, row, set_prope
 from app.widgets.feedback import Meter
 
 _MAX_LINES = 10
+_PASTE_INLINE = QKeyCombination(
+    Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier, Qt.Key.Key_V
+)
 _NAME_CHARS = 28
 
 _ARROW = 12
@@ -37,13 +54,17 @@ _PICKER_LEAST = 64
 
 
 class Composer(QFrame):
-    """Tells what the user wants; what becomes of it is the page's decision. Files are shown as they are told."""
+    """Tells what the user wants; what becomes of it is the page's decision. Files are shown as they are told.
+
+    `text_given` has a text that was pasted and is too long for the message.
+    """
 
     sent = Signal(str)
     stopped = Signal()
     edited = Signal()
     attach_wanted = Signal()
     files_given = Signal(list)
+    text_given = Signal(str)
     file_removed = Signal(str)
     settings_toggled = Signal(bool)
     model_chosen = Signal(str)
@@ -58,6 +79,7 @@ class Composer(QFrame):
         self.text.textChanged.connect(self.edited)
         self.text.textChanged.connect(self._show_button)
         self.text.files_given.connect(self.files_given)
+        self.text.text_given.connect(self.text_given)
         self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
         self._chips = QHBoxLayout()
         self._chips.setSpacing(SMALL)
@@ -153,11 +175,15 @@ class Composer(QFrame):
 
 
 class _MessageEdit(QPlainTextEdit):
-    """Grows to ten lines. Enter sends, with Shift it begins a new line."""
+    """Grows to ten lines. Enter sends, with Shift it begins a new line.
+
+    Long texts that are pasted are given away; with Shift they are put in, up to what can still be typed in.
+    """
 
     submitted = Signal()
     focused = Signal(bool)
     files_given = Signal(list)
+    text_given = Signal(str)
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,6 +211,9 @@ class _MessageEdit(QPlainTextEdit):
         if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.submitted.emit()
             return
+        if event.keyCombination() == _PASTE_INLINE:
+            self.paste_inline()
+            return
         super().keyPressEvent(event)
 
     def changeEvent(self, event: QEvent) -> None:
@@ -206,8 +235,32 @@ class _MessageEdit(QPlainTextEdit):
     def insertFromMimeData(self, source: QMimeData) -> None:
         if files := files_in(source):
             self.files_given.emit(files)
+        elif len(source.text()) >= PASTED_CHARS:
+            self.text_given.emit(source.text())
         else:
             super().insertFromMimeData(source)
+
+    def paste_inline(self) -> None:
+        """The text of the clipboard, long as it may be, but for one that would make typing slow."""
+        text = QGuiApplication.clipboard().text()
+        if len(text) > MAX_INLINE_CHARS:
+            self.text_given.emit(text)
+        else:
+            self.insertPlainText(text)
+
+    def menu_of_text(self) -> QMenu:
+        """What can be done with the text, as everywhere, and how to paste a long one into it."""
+        menu = self.createStandardContextMenu()
+        menu.addSeparator()
+        inline = menu.addAction(self.tr("Paste into the message"), self.paste_inline)
+        inline.setShortcut(QKeySequence(_PASTE_INLINE))
+        inline.setEnabled(bool(QGuiApplication.clipboard().text()))
+        return menu
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = self.menu_of_text()
+        menu.popup(event.globalPos())
+        menu.aboutToHide.connect(menu.deleteLater)
 
 
 class FileChip(QFrame):
@@ -325,6 +378,8 @@ class ModelButton(_Picker):
         menu.aboutToHide.connect(menu.deleteLater)
 
     def _state_words(self, choice: Choice) -> str:
+        if choice.on:
+            return self.tr("loaded on {}").format(choice.on)
         return {
             Readiness.LOADED: self.tr("loaded"),
             Readiness.LOADING: self.tr("loading, {share}").format(share=f"{choice.progress:.0%}"),
@@ -451,5 +506,7 @@ def files_in(data: QMimeData) -> list[Path]:
 def size_words(file: File) -> str:
     """In tokens where they were counted, else in bytes."""
     if file.n_tokens is not None:
-        return f"{file.n_tokens:,} tokens"
-    return f"{file.n_bytes / 1000:,.0f} kB" if file.n_bytes >= 1000 else f"{file.n_bytes} bytes"
+        return QCoreApplication.translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
+    if file.n_bytes >= 1000:
+        return f"{file.n_bytes / 1000:,.0f} kB"
+    return QCoreApplication.translate("Files", "{} bytes").format(file.n_bytes)

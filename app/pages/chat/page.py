@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.chats import models as chat_models
-from app.chats.attaching import read_file
+from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
 from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
@@ -32,12 +31,12 @@ from app.chats.model import Chat, File, Found, Listed, Preset
 from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
-from app.chats.transfer import from_json, read_export, to_json, to_markdown
 from app.context import Context, is_there
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
 from app.pages.chat.composer import Composer, DropHint, files_in
 from app.pages.chat.conversations import ConversationPane
+from app.pages.chat.exchange import Exchange
 from app.pages.chat.open_chat import OpenChat, new_conversation
 from app.pages.chat.settings import ChatSettings
 from app.pages.chat.transcript.view import Transcript
@@ -56,8 +55,6 @@ _NARROW = 1000
 
 
 class ChatPage(Page):
-    title = "Chat"
-
     _not_kept = Signal(object)
 
     def __init__(self, context: Context) -> None:
@@ -80,6 +77,7 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
+        self._exchange = Exchange(context, self._keeper, self)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -125,14 +123,16 @@ class ChatPage(Page):
         pane.renamed.connect(self._rename)
         pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
         pane.deleted.connect(self._delete_conversation)
-        pane.exported.connect(self._export_one)
-        pane.import_wanted.connect(self._import)
-        pane.export_all_wanted.connect(self._export_all)
+        pane.exported.connect(lambda id_: self._exchange.export_one(id_, pane.title_of(id_)))
+        pane.export_all_wanted.connect(self._exchange.export_all)
+        pane.import_wanted.connect(self._exchange.ask_import)
+        self._exchange.imported.connect(self._refresh)
         composer.sent.connect(self._send)
         composer.stopped.connect(lambda: self._chat.stop())
         composer.edited.connect(self._on_typed)
         composer.attach_wanted.connect(self._ask_files)
         composer.files_given.connect(self.attach)
+        composer.text_given.connect(self.attach_text)
         composer.file_removed.connect(self._remove_file)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
@@ -360,8 +360,10 @@ class ChatPage(Page):
         if part in ("models", "engines"):
             self._show_models()
             self._ask_context()
-        elif part in ("peers", "roles"):
-            self._show_welcome()
+        elif part in ("peers", "roles", "hosts"):
+            self._show_models()
+        elif part == "settings":
+            self._show_gauge()
 
     def _on_node(self) -> None:
         self._n_ctx.clear()
@@ -371,8 +373,12 @@ class ChatPage(Page):
 
     def _show_models(self) -> None:
         state = self.context.state
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()))
+        on_peer = chat_models.loaded_on_peer(
+            self.context.peer, state.part("roles", {}), state.part("hosts", {})
+        )
+        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_gauge()
         self._show_welcome()
         self._show_composer()
 
@@ -437,14 +443,18 @@ class ChatPage(Page):
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
-        conversation = self._chat.conversation
+        conversation, model = self._chat.conversation, self._model
+        state = self.context.state
+        n_ctx = self._n_ctx.get(model) or chat_models.context_of(
+            model, state.part("models", {}), state.part("settings", {})
+        )
         self._composer.gauge.show_fill(
             fill_of(
                 self._chat.tree.path(),
                 draft=self._composer.draft,
                 files=conversation.draft_files,
                 system=conversation.system,
-                n_ctx=self._n_ctx.get(self._model),
+                n_ctx=n_ctx,
             )
         )
 
@@ -534,6 +544,30 @@ class ChatPage(Page):
 
         for path in paths:
             self._read_file(self._chat, path, lambda fault, path=path: over(path, fault))  # type: ignore[misc]
+
+    def attach_text(self, text: str) -> None:
+        """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
+        chat, files = self._chat, self._chat.conversation.draft_files
+        try:
+            file = pasted_file(text, self.tr("Pasted text"), [one.name for one in files])
+        except BadFile as error:
+            self.context.tell(error)
+            return
+        chat.change_draft_files([*files, file])
+        self._count(chat, file)
+        self._show_fields()
+        inline = Action(text=self.tr("Put it in the message"), run=lambda: self._put_inline(chat, file))
+        self.context.shell.toast(
+            self.tr("The text is attached: {n} characters.").format(n=f"{len(text):,}"),
+            inline if len(text) <= MAX_INLINE_CHARS else None,
+        )
+
+    def _put_inline(self, chat: OpenChat, file: File) -> None:
+        files = chat.conversation.draft_files
+        if chat is self._chat and any(one.id == file.id for one in files):
+            self._remove_file(file.id)
+            self._composer.text.insertPlainText(file.text)
+            self._composer.text.setFocus()
 
     def _read_file(self, chat: OpenChat, path: Path, on_over: Callable[[str], object]) -> None:
         """`on_over` is told "", or why the file cannot be attached."""
@@ -675,68 +709,6 @@ class ChatPage(Page):
         self._keeper.tell(Store.restore_messages, conversation_id, ids, before.leaf)
         self._refresh()
 
-    # Export and import.
-
-    def _export_one(self, conversation_id: str) -> None:
-        async def read() -> list[Chat]:
-            return [await self._keeper.do(Store.chat, conversation_id)]
-
-        self._export(read, self._pane.title_of(conversation_id) or self.tr("Conversation"))
-
-    def _export_all(self) -> None:
-        async def read() -> list[Chat]:
-            return await self._keeper.do(Store.all_chats)
-
-        self._export(read, self.tr("Baton chats"))
-
-    def _export(self, read: Callable[[], Any], name: str) -> None:
-        safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
-        safe = safe or self.tr("Conversation")
-        json_kind = self.tr("JSON, to import again (*.json)")
-        chosen, kind = QFileDialog.getSaveFileName(
-            self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"
-        )
-        if not chosen:
-            return
-        path = Path(chosen)
-        if not path.suffix:
-            path = path.with_suffix(".json" if kind == json_kind else ".md")
-        write = to_markdown if path.suffix == ".md" else to_json
-
-        async def work() -> None:
-            chats = await read()
-            await asyncio.to_thread(_write, path, write, chats)
-
-        self.context.bridge.run(
-            work(),
-            lambda _: self.context.shell.toast(self.tr("Exported to {name}.").format(name=path.name)),
-            self.context.tell,
-        )
-
-    def _import(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(
-            self, self.tr("Import"), "", self.tr("JSON files (*.json);;All files (*)")
-        )
-        if name:
-            self.import_file(Path(name))
-
-    def import_file(self, path: Path) -> None:
-        async def work() -> list[Chat]:
-            chats = await asyncio.to_thread(lambda: from_json(read_export(path), path.name))
-            await self._keeper.do(Store.take_in, chats)
-            return chats
-
-        def done(chats: list[Chat]) -> None:
-            self._refresh()
-            words = (
-                self.tr("1 conversation is imported.")
-                if len(chats) == 1
-                else self.tr("{n} conversations are imported.")
-            )
-            self.context.shell.toast(words.format(n=len(chats)))
-
-        self.context.bridge.run(work(), done, self.context.tell)
-
 
 class _LoadingLine(QWidget):
     """Over the composer while a model is loaded that was asked already."""
@@ -755,15 +727,3 @@ class _LoadingLine(QWidget):
             self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
         )
         self._meter.show_shares((progress or 0.0, "local"))
-
-
-def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[Chat]) -> None:
-    """Whole, or not at all."""
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        unfinished.write_text(write(chats), "utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise BadFile(f"{path} cannot be written: {error.strerror}.") from error

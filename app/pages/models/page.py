@@ -49,8 +49,6 @@ class View(enum.Enum):
 
 
 class ModelsPage(Page):
-    title = "Models"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._library: dict[str, Any] | None = None
@@ -58,7 +56,6 @@ class ModelsPage(Page):
         self._models: list[ModelRow] = []
         self._transits: list[Transit] = []
         self._faults: dict[str, str] = {}
-        self._dismissed: set[str] = set()
         self._states: dict[str, str] = {}
         self._importing: dict[str, Transit] = {}
         self.views = Segments(
@@ -154,7 +151,8 @@ class ModelsPage(Page):
             return
         peer = self.context.peer
         engines = self.context.state.part("engines", [])
-        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "")
+        coming = {each.source for each in self._transits if each.kind is Kind.COPY_IN and each.is_running}
+        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "", coming)
         for model in self._models:
             if model.state in (State.LOADED, State.LOADING):
                 self._faults.pop(model.model_id, None)
@@ -175,11 +173,15 @@ class ModelsPage(Page):
         downloads, copies = state.part("downloads", []), state.part("copies", [])
         unfinished = (self._library or {"here": {}})["here"].get("unfinished", ())
         names = {told["name"] for told in self._catalogue}
-        found = transits_of(downloads, copies, unfinished, names, self._dismissed)
-        self._transits = [*self._importing.values(), *found]
+        found = transits_of(downloads, copies, unfinished, names)
+        had, self._transits = self._transits, [*self._importing.values(), *found]
         self.transits.show_transits(self._transits)
         self._moving.setVisible(bool(self._transits))
         self._tell_ends([*downloads, *copies])
+        if [(each.key, each.is_running) for each in had] != [
+            (each.key, each.is_running) for each in self._transits
+        ]:
+            self._show_models()
         if self._library is not None:
             here, there = self._memories()
             self.get.show_known(self._models, self._transits, self._catalogue, here, there)
@@ -222,16 +224,25 @@ class ModelsPage(Page):
 
     def send(self, model: ModelRow) -> None:
         """Copy it to the paired computer; asked again, it goes on where it stopped."""
-        peer = self.context.peer
-        body = {"model": model.model_id} | ({"to": peer["node_id"]} if peer else {})
+        if (peer := self.context.peer) is not None:
+            self._copy("/models/send", {"model": model.model_id, "to": peer["node_id"]})
+
+    def copy_here(self, model: ModelRow) -> None:
+        """Copy it from the paired computer; it goes on without this window."""
+        if (peer := self.context.peer) is not None:
+            self._copy(
+                "/models/fetch", {"model": model.digest or model.model_id.strip(), "from": peer["node_id"]}
+            )
+
+    def _copy(self, path: str, body: dict[str, Any]) -> None:
         self.context.bridge.stream(
-            self.context.client.lines("/models/send", body), lambda _: None, None, self._on_send_error
+            self.context.client.lines(path, body), lambda _: None, None, self._on_copy_error
         )
 
-    def _on_send_error(self, error: AppError) -> None:
+    def _on_copy_error(self, error: AppError) -> None:
         # what began is told by its row; what could not begin has none
-        running = any(each.kind is Kind.COPY_OUT for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not running:
+        began = any(each.kind in (Kind.COPY_OUT, Kind.COPY_IN) for each in self._transits)
+        if getattr(error, "code", "") != "cancelled" and not began:
             self.context.tell(error)
 
     def reveal(self, model: ModelRow) -> None:
@@ -285,17 +296,17 @@ class ModelsPage(Page):
             self.context.tell(error)
 
     def pause(self, transit: Transit) -> None:
-        self._delete(f"/downloads/{transit.key}")
+        kind = "downloads" if transit.kind is Kind.DOWNLOAD else "copies"
+        self._delete(f"/{kind}/{transit.key}")
 
     def resume(self, transit: Transit) -> None:
-        if transit.kind is Kind.COPY_OUT:
-            model = next((each for each in self._models if each.model_id == transit.source), None)
-            self._dismissed.add(transit.key)
-            self._show_transits()
-            if model is not None:
-                self.send(model)
-        else:
-            self.fetch(transit.source)
+        match transit.kind:
+            case Kind.COPY_OUT:
+                self._copy("/models/send", {"model": transit.source, "to": transit.peer_id})
+            case Kind.COPY_IN:
+                self._copy("/models/fetch", {"model": transit.source, "from": transit.peer_id})
+            case _:
+                self.fetch(transit.source)
 
     def discard(self, transit: Transit) -> None:
         match transit.kind:
@@ -303,10 +314,9 @@ class ModelsPage(Page):
                 self._delete(f"/downloads/{transit.key}?discard=true")
             case Kind.LEFT:
                 self._delete(f"/models/{quote(transit.name)}")
-            case _ if transit.is_running:
-                self._delete(f"/copies/{transit.key}")
-            case _:
-                self._dismissed.add(transit.key)
+            case Kind.COPY_OUT | Kind.COPY_IN:
+                self._delete(f"/copies/{transit.key}?discard=true")
+            case Kind.IMPORT:
                 self._importing.pop(transit.key, None)
                 self._show_transits()
 

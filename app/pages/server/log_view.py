@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QStackedWidget, QWidget
 
-from app.bridge import Job
 from app.context import Context
 from app.look.look import current_look
 from app.look.measures import SMALL
+from app.pages.server.following import Event, Following
 from app.pages.server.logbook import LEVELS, MAX_LINES, Line, LogBook
 from app.state import NodePresence
 from app.widgets.basics import Button, column, row
@@ -27,14 +26,10 @@ _SOURCE_CHARS = 18
 _TONES = {"warning": "warning", "error": "danger", "info": "text"}
 
 
-class LogView(QWidget):
-    """Listens while it is shown, and while the node is there."""
-
+class LogView(Following):
     def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self.book = LogBook()
-        self._job: Job | None = None
         self._search = QLineEdit()
         self._search.setPlaceholderText(self.tr("Filter"))
         self._search.setAccessibleName(self.tr("Filter the log"))
@@ -69,36 +64,18 @@ class LogView(QWidget):
         self._stack.addWidget(self._text)
         around = column(self._stack, margin=0)
         self.setLayout(around)
-        context.state.presence_changed.connect(self._listen)
+        context.state.presence_changed.connect(self._show_empty)
         current_look().changed.connect(self._fill)
         self._show_empty()
-
-    def showEvent(self, event: object) -> None:
-        super().showEvent(event)  # type: ignore[arg-type]
-        self._listen()
-
-    def hideEvent(self, event: object) -> None:
-        super().hideEvent(event)  # type: ignore[arg-type]
-        self._deafen()
 
     @property
     def text(self) -> str:
         return self._text.toPlainText()
 
-    def _listen(self) -> None:
-        self._deafen()
-        if self.isVisible() and self._context.state.presence is NodePresence.THERE:
-            self._job = self._context.bridge.stream(
-                self._context.client.logs(_BEGIN_WITH), self._hear, on_error=lambda _: None
-            )
-        self._show_empty()
+    def feed(self) -> AsyncGenerator[Event, None]:
+        return self._context.client.logs(_BEGIN_WITH)
 
-    def _deafen(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
-
-    def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
+    def hear(self, event: Event) -> None:
         kind, data = event
         if kind == "all":
             self.book.begin(data["lines"])

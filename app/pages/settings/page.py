@@ -32,8 +32,6 @@ _SECTIONS_WIDTH = 200
 
 
 class SettingsPage(Page):
-    title = "Settings"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._snapshot = Snapshot()

@@ -128,9 +128,10 @@ class SettingRow(Row):
         self.reset.setVisible(declared.can_be_reset and not declared.fixed_by)
         self._source.setVisible(bool(declared.fixed_by))
         self._source.setText(
-            self.tr("{} was given when Baton's node was started, and goes before what is set here.").format(
-                declared.fixed_by
-            )
+            self.tr(
+                "{} was given when Baton's node was started, and goes before what is set here. Start it without to "
+                "change it in this window."
+            ).format(declared.fixed_by)
         )
         waits = {"reload": self.tr("after a reload"), "restart": self.tr("after a restart")}
         self.tag.setVisible(declared.waits_for in waits)

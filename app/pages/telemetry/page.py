@@ -45,8 +45,6 @@ _FACTS_A_NARROW_ROW = 3
 
 
 class TelemetryPage(Page):
-    title = "Telemetry"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.setAccessibleName(self.tr("Telemetry"))

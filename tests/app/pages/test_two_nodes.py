@@ -47,7 +47,8 @@ def test_a_handoff_is_seen_and_then_the_two_part(app: Opened) -> None:
     assert "of" in page.picture.peer.accessibleName() and "Linux" in texts(page.picture)
 
     asked = in_background(app, "Hello", prefill="local")
-    wait(lambda: page.picture.here.state_text == "ready" and page.picture.peer.state_text == "ready")
+    cards = (page.picture.here, page.picture.peer)
+    wait(lambda: all(card.accessibleName().endswith(", ready") for card in cards))
     assert texts(page.picture).count(STARTER) == 2 and "✓ same model" in texts(page.picture)
     asked.join()
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QScrollArea
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from app.telemetry.ledger import Ledger
 from app.widgets.feedback import Question
@@ -16,6 +16,7 @@ from tests.app.two_computers import (
     MODEL,
     SLOW_START,
     SPARK,
+    another,
     engine,
     host,
     link,
@@ -23,6 +24,16 @@ from tests.app.two_computers import (
     pretend,
     stop_pretending,
 )
+
+
+def _to_the_end(page: QWidget, *, back: bool = False) -> None:
+    """Scroll down, or up again."""
+    QTest.qWait(50)
+    scrolled = page.findChild(QScrollArea)
+    assert scrolled is not None
+    bar = scrolled.verticalScrollBar()
+    bar.setValue(0 if back else bar.maximum())
+
 
 LOG = [
     "12:03:41 INFO  loading Qwen3.6-27B-Q4_K_XL: 62%",
@@ -38,6 +49,11 @@ def play(stage: Stage) -> None:
     stage.shot("cluster-nobody")
     pretend(stage.app.context, peers=parts_of()["peers"])
     stage.shot("cluster-idle")
+    pretend(stage.app.context, peers=[*parts_of()["peers"], another(), another("attic", connected=False)])
+    _to_the_end(window.page("cluster"))
+    stage.shot("cluster-several")
+    pretend(stage.app.context, peers=parts_of()["peers"])
+    _to_the_end(window.page("cluster"), back=True)
 
     feeds = stage.app.context.feeds
     ledger = feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
@@ -53,11 +69,9 @@ def play(stage: Stage) -> None:
     feeds._clock = time.time
     ledger.hear(*snapshot(), now_s)
     feeds.changed.emit(MODEL, "")
-    scrolled = window.page("cluster").findChild(QScrollArea)
-    assert scrolled is not None
-    scrolled.verticalScrollBar().setValue(scrolled.verticalScrollBar().maximum())
+    _to_the_end(window.page("cluster"))
     stage.shot("cluster-lower")
-    scrolled.verticalScrollBar().setValue(0)
+    _to_the_end(window.page("cluster"), back=True)
 
     pretend(
         stage.app.context,
@@ -68,7 +82,7 @@ def play(stage: Stage) -> None:
     )
     stage.shot("cluster-away")
     page = window.page("cluster")
-    page._ask_to_unpair()  # type: ignore[attr-defined]
+    page._on_unpair()  # type: ignore[attr-defined]
     question = page.findChild(Question)
     assert question is not None
     stage.shot("cluster-unpair", question)

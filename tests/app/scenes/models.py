@@ -207,7 +207,10 @@ COPIES = [
     {
         "id": "c",
         "model": "Qwen3-14B-Q4_K_M",
+        "source": "Qwen3-14B-Q4_K_M",
         "peer": "spark",
+        "peer_id": "b" * 32,
+        "begun_here": True,
         "direction": "out",
         "total_bytes": 9 * GB,
         "done_bytes": 5 * GB,

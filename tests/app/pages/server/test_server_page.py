@@ -81,9 +81,7 @@ def test_other_computers_are_let_in_with_a_key_after_a_restart_and_kept_out_agai
     assert "not encrypted" in texts(page.others)
     assert status_with(app, "") == 401
     assert page.others._url.text.endswith("/v1") and "127.0.0.1" not in page.others._url.text
-    click(page.others._switch)
-    wait(lambda: page.others.exposure.waits)
-    click(button(page.others, "Restart Baton's node"))
+    click(page.others._switch)  # nothing is being answered: it starts again at once
     wait(lambda: not page.others.exposure.is_open and app.state.presence is NodePresence.THERE)
     assert NodePresence.GONE not in presences
     click(button(page.endpoint, "I have it"))

@@ -17,7 +17,7 @@ from engine.errors import DownloadFailed
 from engine.node.models.catalogue import HubSource
 from engine.node.models.hub import MAX_FRUITLESS_TRIES, HubFile
 from engine.node.models.hub_search import reason
-from engine.node.progress import Silent
+from tests.engine.node.models.silent import Silent
 
 CONTENT = bytes(range(251)) * 4000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -13,7 +13,8 @@ import pytest
 from engine.errors import DiskFull, DownloadFailed, HostError, ModelNotFound, UserError
 from engine.node.models.catalogue import CatalogueModel, HubSource, WheelSource, load_catalogue
 from engine.node.models.library import Library
-from engine.node.progress import Progress, Silent
+from engine.node.progress import Progress
+from tests.engine.node.models.silent import Silent
 
 CONTENT = bytes(range(256)) * 5
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
