@@ -148,9 +148,7 @@ class Node:
 
     async def _run(self, on_ready: OnReady) -> None:
         await self._make()
-        endpoint = HttpServer(
-            self.front.build_app(), host=self.settings.host, port=self.settings.value(config.PORT)
-        )
+        endpoint = HttpServer(self.front.build_app(), host=self.settings.host, port=self.settings.port)
         control = HttpServer(build_control_app(self, self._token, _routes()))
         self.endpoint_url = endpoint.url
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
@@ -195,7 +193,7 @@ class Node:
         self._secrets = settings.open_secrets()
         self.identity = await asyncio.to_thread(_settled_identity, settings.identity, self._secrets)
         await asyncio.to_thread(settings.recall, self._secrets)
-        await asyncio.to_thread(settings.look_at_host)
+        await asyncio.to_thread(settings.look_at_address)
         _check_exposure(settings)
         for fault in settings.faults():
             log.warning("%s", fault)

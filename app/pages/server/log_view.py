@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QApplication, QPlainTextEdit, QStackedLayout, QWidget
+from PySide6.QtWidgets import QApplication, QPlainTextEdit, QStackedWidget, QWidget
 
 from app.context import Context
 from app.look.look import current_look
@@ -56,7 +56,7 @@ class LogView(Following):
         self._text.setTabChangesFocus(True)
         self._text.setAccessibleName(self.tr("Log"))
         self._empty = EmptyState("file", "", "")
-        self._stack = QStackedLayout()
+        self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._text)
         around = column(self._stack, margin=0)

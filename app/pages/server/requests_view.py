@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
-    QStackedLayout,
+    QStackedWidget,
     QTableWidget,
     QTableWidgetItem,
 )
@@ -68,7 +68,7 @@ class RequestsView(Following):
                 "What programs ask of your models is listed here: when, how many tokens, how long, and where."
             ),
         )
-        self._stack = QStackedLayout()
+        self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._table)
         self.setLayout(column(self._stack, margin=0))

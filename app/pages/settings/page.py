@@ -279,17 +279,21 @@ class _Section(QWidget):
         self._rows = list(rows)
         card = Card(*rows, padding=0, spacing=0)
         self.setLayout(column(Text(title, size="title"), card, spacing=SMALL))
-        self.filter("")
+        self._show_rows("")
 
     def filter(self, words: str) -> int:
         """Show the rows that match; how many do."""
+        n_found = self._show_rows(words)
+        self.setVisible(n_found > 0)
+        if self.link is not None:
+            self.link.setVisible(n_found > 0)
+        return n_found
+
+    def _show_rows(self, words: str) -> int:
         found = [each for each in self._rows if each.matches(words)]
         for each in self._rows:
             each.setVisible(each in found)
             each.line.setVisible(each is not found[0] if found else False)
-        self.setVisible(bool(found))
-        if self.link is not None:
-            self.link.setVisible(bool(found))
         return len(found)
 
 
