@@ -38,7 +38,8 @@ class Row(QWidget):
         )
         self.reset.hide()
         self.sentence = Text(sentence, tone="soft", wrap=True)
-        self.sentence.setVisible(bool(sentence))
+        if not sentence:
+            self.sentence.hide()
         head = row(Text(title, strong=True), self.tag, None, self.reset, spacing=SMALL)
         head.setAlignment(self.tag, Qt.AlignmentFlag.AlignVCenter)
         self.below = column(spacing=SMALL)
