@@ -22,6 +22,9 @@ _LOOK_EVERY_S = 0.1
 _START_WITHIN_S = 30.0
 _AGAIN_AFTER_S = 1.0
 
+# Lists of what ends with the node.
+_RUNS_BY_THE_NODE = ("engines", "workers", "joins", "downloads", "copies")
+
 
 class NodePresence(Enum):
     STARTING = "starting"
@@ -47,7 +50,7 @@ class NodeState(QObject):
         self.fault = ""
 
     def part(self, name: str, default: Any = None) -> Any:
-        """A part as the node told it last; `default` before it has."""
+        """A part as the node told it last, without what runs no more since it is gone; `default` before it has."""
         return self._parts.get(name, default)
 
     def begin(self, *, start: bool = True) -> None:
@@ -109,7 +112,16 @@ class NodeState(QObject):
         self.fault = fault or "Baton's node on this computer has ended."
         is_coming_back = time.monotonic() < self._back_by_s
         self._be(NodePresence.STARTING if is_coming_back else NodePresence.GONE)
+        self._forget_what_ran()
         self._job = self._bridge.run(_until_there(self._client), lambda _: self._follow(False))
+
+    def _forget_what_ran(self) -> None:
+        ended: dict[str, Any] = {name: [] for name in _RUNS_BY_THE_NODE if self._parts.get(name)}
+        if any(peer.get("connected") for peer in self._parts.get("peers", ())):
+            ended["peers"] = [{**peer, "connected": False} for peer in self._parts["peers"]]
+        self._parts.update(ended)
+        for name in ended:
+            self.changed.emit(name)
 
     def _be(self, presence: NodePresence) -> None:
         if presence is not self.presence:

@@ -11,6 +11,7 @@ import functools
 import logging
 import mmap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -65,6 +66,14 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Took:
+    """Seconds of a start: to read and prepare the model, and to compute something once."""
+
+    model_s: float
+    warm_up_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeEngine:
     """A loop that runs, and what the endpoint needs of it.
 
@@ -82,6 +91,7 @@ class DecodeEngine:
     ahead: _Ahead
     keep_rates: Callable[[], None]
     retarget: Callable[[Target], None]
+    took: Took
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
@@ -103,6 +113,7 @@ class PrefillEngine:
     listen_port: int | None
     model_id: str
     fingerprint: str
+    took: Took
 
     def close(self) -> None:
         self.worker.close()
@@ -162,10 +173,13 @@ def open_decode_engine(
     may_have_worker = bool(args.peer or args.listen)
     fingerprint = _fingerprint(args, needed=may_have_worker)
     ahead = _Ahead(on_progress)
+    clock = _Clock()
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
     memory = _Memory(loaded.cache, shared=may_have_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    model_s = clock.lap()
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
+    took = Took(model_s=model_s, warm_up_s=clock.lap())
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     client, target = None, Target()
     new_config = functools.partial(
@@ -202,7 +216,18 @@ def open_decode_engine(
         ahead=ahead,
         keep_rates=functools.partial(known_rates.save, rates),
         retarget=_Retarget(client, new_config, rates, target),
+        took=took,
     )
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last one."""
+        since_s, self._since_s = self._since_s, time.monotonic()
+        return self._since_s - since_s
 
 
 class _Retarget:
@@ -237,13 +262,16 @@ def open_prefill_engine(
     `on_link` hears of every link that comes (an empty note) or goes (why).
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
+    clock = _Clock()
     loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=False)
     aside_bytes = loaded.cache.checkpoint_bytes()
     memory = _Memory(
         loaded.cache, shared=True, aside_bytes=aside_bytes if aside_bytes <= MAX_CHECKPOINT_BYTES else 0
     )
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    model_s = clock.lap()
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
+    took = Took(model_s=model_s, warm_up_s=clock.lap())
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     target = Target(dial=args.dial, listen=args.listen, trust=args.trust)
     config = _courier_config(args, loaded, target, role=Role.PREFILL)
@@ -266,6 +294,7 @@ def open_prefill_engine(
         listen_port=listen_port,
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
+        took=took,
     )
 
 

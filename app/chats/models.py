@@ -50,6 +50,25 @@ def computers_for(model: str, roles: dict[str, Any], *, here: str, peer: str, pe
     return Computers(decoder=here, worker=peer)
 
 
+class Share(Enum):
+    """What the other computer does for a chat."""
+
+    NOTHING = "nothing"
+    READS = "reads"
+    WRITES = "writes"
+
+
+def share_of(model: str, roles: dict[str, Any], *, peer_id: str) -> Share:
+    """Of the node's part `roles`; `peer_id` is "" where no other computer is there now."""
+    for one in roles.get("agreed", ()):
+        if one["model"] == model and one["peer"] == peer_id:
+            if one["decode"] == peer_id:
+                return Share.WRITES
+            if one["prefill"] == peer_id:
+                return Share.READS
+    return Share.NOTHING
+
+
 def loaded_on_peer(
     peer: dict[str, Any] | None, roles: dict[str, Any], hosts: dict[str, Any]
 ) -> dict[str, str]:

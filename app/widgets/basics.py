@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QIcon
+from PySide6.QtGui import QIcon, QKeyEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -84,7 +84,8 @@ class Icon(QLabel):
 class Button(QPushButton):
     """`kind` is primary, danger, quiet, link, fold, icon, nav, chip or segment; else an ordinary button.
 
-    A button that shows an icon alone needs `name`, which is its tooltip as well.
+    A button that shows an icon alone needs `name`, which is its tooltip as well. Enter presses the one that has
+    the focus.
     """
 
     def __init__(
@@ -115,6 +116,13 @@ class Button(QPushButton):
             self._draw()
         if on_click is not None:
             self.clicked.connect(lambda _checked=False: on_click())
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        # Qt leaves Enter to a dialog's default button, and outside of dialogs to nobody.
+        if is_enter(event) and not event.isAutoRepeat():
+            self.click()
+        else:
+            super().keyPressEvent(event)
 
     def show_icon(self, icon: str, colour: str = "text_soft") -> None:
         self._icon, self._colour = icon, colour
@@ -204,6 +212,12 @@ def _filled(box: Box, parts: Iterable[Part], margin: int, spacing: int) -> Box:
         else:
             box.addWidget(part)
     return box
+
+
+def is_enter(event: QKeyEvent) -> bool:
+    """Enter of either block of keys, without Shift or the like."""
+    held = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier
+    return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and not held
 
 
 def set_property(widget: QWidget, name: str, value: object) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame
 
 from app.look.look import current_look
 from app.look.measures import MEDIUM, TINY
-from app.widgets.basics import Button, row
+from app.widgets.basics import Button, is_enter, row
 
 
 class Switch(QAbstractButton):
-    """On or off, at once. `toggled` is the button's own signal; `name` is read aloud."""
+    """On or off, at once, by Space and Enter too. `toggled` is the button's own signal; `name` is read aloud."""
 
     def __init__(self, name: str, *, on: bool = False) -> None:
         super().__init__()
@@ -24,6 +24,12 @@ class Switch(QAbstractButton):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setFixedSize(self.sizeHint())
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if is_enter(event) and not event.isAutoRepeat():
+            self.click()
+        else:
+            super().keyPressEvent(event)
 
     def sizeHint(self) -> QSize:
         return QSize(38, 22)

@@ -72,6 +72,7 @@ from engine.node.recent import RecentRequests
 from engine.node.reporting.log_feed import LogFeed
 from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
+from engine.node.standby import Standby
 from engine.node.system.awake import Awake
 from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
@@ -87,6 +88,9 @@ from engine.version import baton_version
 from engine.wire.messages import Role
 
 log = logging.getLogger(__name__)
+
+# A process that waits takes 0.25 GB; where less than that is left the models and other programs are to have it.
+_ROOM_TO_WAIT_BYTES = 2 << 30
 
 OnReady = Callable[[dict[str, Any]], None]
 
@@ -183,6 +187,7 @@ class Node:
                 if isinstance(error, Exception):
                     log.error("a part of the node did not end as it should", exc_info=error)
             await self.front.close()
+            await self.standby.close()
 
     async def _make(self) -> None:
         """Make every part; nothing runs yet."""
@@ -299,12 +304,14 @@ class Node:
         )
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
+        self.standby = Standby(environment)
         self.engines = Engines(
             find=self._find_model,
             memory=_memory,
             settings=lambda: settings.values(DECODE_SETTINGS),
             words=own_words,
             environment={**environment, "BATON_API_KEY": engine_key},
+            start_process=self.standby.start,
             log_folder=log_dir(),
             on_change=self._on_engines,
             on_line=self.log.write,
@@ -319,6 +326,7 @@ class Node:
             settings=lambda: settings.values(PREFILL_SETTINGS),
             words=own_words,
             environment=environment,
+            start_process=self.standby.start,
             log_folder=log_dir(),
             on_change=self._on_workers,
             on_line=self.log.write,
@@ -396,6 +404,7 @@ class Node:
         """Have the parts follow what can be followed while they run."""
         self._models_changed()
         self._stay_awake()
+        self._have_one_wait()
         self.agreement.set_size(
             n_ctx=self.settings.value(config.CTX), n_slots=self.settings.value(config.SLOTS)
         )
@@ -502,12 +511,14 @@ class Node:
             self._preload_fault = ""
             self._node_changed()
         self._stay_awake()
+        self._have_one_wait()
 
     def _on_workers(self) -> None:
         self._workers_changed()
         self.changes.look_again()
         self.hosts.look_again()
         self._stay_awake()
+        self._have_one_wait()
 
     def _endpoint_keys(self) -> tuple[str, ...]:
         """What the endpoint takes for a key, if it wants one: commands of this user send the node's token."""
@@ -517,6 +528,13 @@ class Node:
     def _stay_awake(self) -> None:
         may_stay = self.settings.value(config.KEEP_AWAKE) != "never"
         self.awake.serve(sorted(self._models_in_use()) if may_stay else ())
+
+    def _have_one_wait(self) -> None:
+        """While a model is loaded, and there is memory. While one is being loaded it stays as it is."""
+        if self.settings.value(config.STANDBY) == "never" or not self._models_in_use():
+            self.standby.want(False)
+        elif self.engines.latest() is not None or self.workers.is_any_ready:
+            self.standby.want(_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
@@ -682,6 +700,7 @@ class Node:
             "workers": self.workers.snapshot(),
             "joins": self.cluster.snapshot(),
             "memory": memory_told(),
+            "standby": self.standby.pid,
         }
 
     async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:

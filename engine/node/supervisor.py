@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from engine.paths import own_command
 
 log = logging.getLogger(__name__)
 
-# Waits before an engine that ended is started again; doubled each time, and back to the first after it ran well.
+# Waits before an engine that ended is started again; doubled each time. One that was ready and ends for the first time,
+# or after it ran well, is started again at once.
 FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 30.0
 RAN_WELL_S = 60.0
@@ -89,11 +90,32 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a process got ready: when (Unix time), after how long, and what of that its own parts took, as it told.
+
+    `away_s` is the time since the one before it had ended, None for a first one. All in seconds.
+    """
+
+    at: float
+    took_s: float
+    away_s: float | None
+    parts: Mapping[str, float]
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"at": self.at, "took_s": self.took_s, "away_s": self.away_s, **self.parts}
+
+
+# Starts `baton WORDS` with an environment (None: our own), its standard streams being pipes. Raises OSError.
+StartProcess = Callable[[Sequence[str], Mapping[str, str] | None], Awaitable[asyncio.subprocess.Process]]
+
+
 class EngineProcess:
     """Keeps `baton WORDS --json --exit-with-stdin` running from `start` to `stop`.
 
     `on_change` hears of each new state, `on_event` of each line that is news. One that hangs is ended, and started
     again: one with an endpoint when that does not answer, another one when it does not say any more that it lives.
+    `start_process` makes each process; by itself a new one is started.
     """
 
     def __init__(
@@ -105,6 +127,7 @@ class EngineProcess:
         on_change: Callable[[], None],
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         environment: Mapping[str, str] | None = None,
+        start_process: StartProcess | None = None,
         has_endpoint: bool = True,
     ) -> None:
         self.name = name
@@ -113,17 +136,21 @@ class EngineProcess:
         self.ready: dict[str, Any] = {}
         self.outcomes: deque[Outcome] = deque(maxlen=_KEPT_OUTCOMES)
         self.n_starts = 0
+        self.last_start: Start | None = None
         self.since_s = time.time()
         self._log = log
         self._on_change = on_change
         self._on_event = on_event
         self._environment = environment
+        self._start_process = start_process or start_new_process
         self._has_endpoint = has_endpoint
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = False
         self._hung = ""
+        self._began_s = 0.0
+        self._ended_s: float | None = None
         self._told: dict[str, str] = {}
         self._n_lines = 0
 
@@ -214,13 +241,15 @@ class EngineProcess:
             "port": self.port,
             "since": self.since_s,
             "starts": self.n_starts,
+            "last_start": self.last_start.snapshot() if self.last_start is not None else None,
             "last_exits": [outcome.snapshot() for outcome in self.outcomes],
         }
 
     async def _keep(self) -> None:
-        wait_s = FIRST_WAIT_S
+        wait_s = 0.0
         while True:
             outcome = await self._run_once()
+            self._ended_s = time.monotonic()
             self.outcomes.append(outcome)
             if self._stopping:
                 return
@@ -229,10 +258,12 @@ class EngineProcess:
                 self._set(State.FAILED)
                 return
             if outcome.ran_s > RAN_WELL_S:
-                wait_s = FIRST_WAIT_S
+                wait_s = 0.0
+            elif not self.ready:
+                wait_s = max(wait_s, FIRST_WAIT_S)
             self._set(State.WAITING)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
             self._begin()
 
     def _begin(self) -> None:
@@ -240,20 +271,11 @@ class EngineProcess:
         self._set(State.STARTING)
 
     async def _run_once(self) -> Outcome:
-        began_s = time.monotonic()
+        began_s = self._began_s = time.monotonic()
         self.ready, self._hung = {}, ""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *own_command(),
-                *self.words,
-                "--json",
-                "--exit-with-stdin",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                limit=_MAX_LINE_BYTES,
-                start_new_session=sys.platform != "win32",
-                env=self._environment,
+            process = await self._start_process(
+                (*self.words, "--json", "--exit-with-stdin"), self._environment
             )
         except OSError as error:
             return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
@@ -296,10 +318,20 @@ class EngineProcess:
                 continue
             if event.get("ready"):
                 self.ready = event
+                self.last_start = self._started(event.get("took"))
                 self._set(State.READY)
             elif event != ALIVE:
                 self._on_event(event)
                 self._changed.set()
+
+    def _started(self, parts: Any) -> Start:
+        now_s = time.monotonic()
+        return Start(
+            at=time.time(),
+            took_s=now_s - self._began_s,
+            away_s=None if self._ended_s is None else now_s - self._ended_s,
+            parts=parts if isinstance(parts, dict) else {},
+        )
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         async for line in whole_lines(process.stderr):
@@ -363,6 +395,21 @@ async def _answers(client: httpx.AsyncClient, port: int) -> bool:
     except httpx.HTTPError:
         return False
     return True
+
+
+async def start_new_process(
+    words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *own_command(),
+        *words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        limit=_MAX_LINE_BYTES,
+        start_new_session=sys.platform != "win32",
+        env=environment,
+    )
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

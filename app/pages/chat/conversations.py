@@ -349,13 +349,16 @@ class ConversationPane(QFrame):
         self.view.opened.connect(self.opened)
         self.view.deleted.connect(self.deleted)
         self.view.menu_wanted.connect(self._show_menu)
+        self._fault = Text(tone="danger", size="caption", wrap=True, selectable=True)
+        self._fault.setContentsMargins(MEDIUM, SMALL, MEDIUM, SMALL)
+        self._fault.hide()
         self._empty = Text(tone="faint", size="caption", wrap=True)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         head = row(self.search, new, more, spacing=2)
         head.setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)
         self._empty.setContentsMargins(MEDIUM, SMALL, MEDIUM, 0)
-        self.setLayout(column(head, self._empty, self.view, spacing=0))
-        self.layout().setStretch(2, 1)  # type: ignore[union-attr]
+        self.setLayout(column(head, self._fault, self._empty, self.view, spacing=0))
+        self.layout().setStretch(3, 1)  # type: ignore[union-attr]
         self.layout().setContentsMargins(0, 0, 1, SMALL)  # type: ignore[union-attr]
         self._current = ""
         self.setTabOrder(self.search, new)
@@ -368,6 +371,12 @@ class ConversationPane(QFrame):
     def show_listed(self, listed: Sequence[Listed]) -> None:
         self._be_found(False)
         self.model.show_listed(listed, date.today())
+        self._on_reset()
+
+    def show_fault(self, why: str) -> None:
+        """Why chats cannot be read or kept just now; "" where they can."""
+        self._fault.setText(why)
+        self._fault.setVisible(bool(why))
         self._on_reset()
 
     def show_found(self, found: Sequence[Found]) -> None:
@@ -445,7 +454,7 @@ class ConversationPane(QFrame):
 
     def _on_reset(self) -> None:
         is_empty = self.model.rowCount() == 0
-        self._empty.setVisible(is_empty)
+        self._empty.setVisible(is_empty and not self._fault.text())
         self._empty.setText(
             self.tr("Nothing found. Try fewer words.")
             if self.search.text().strip()

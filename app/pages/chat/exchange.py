@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QCoreApplication, QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.chats.faults import BadFile
@@ -102,4 +102,7 @@ def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[C
     except OSError as error:
         with suppress(OSError):
             unfinished.unlink()
-        raise BadFile(f"{path} cannot be written: {error.strerror}.") from error
+        words = QCoreApplication.translate(
+            "Exchange", "{file} cannot be written: {fault}. Choose another folder."
+        )
+        raise BadFile(words.format(file=path, fault=error.strerror)) from error

@@ -68,6 +68,7 @@ class ChatPage(Page):
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
         self.is_ready = False
+        self._fault = ""
         self._searching: Job | None = None
         self._asking_context: Job | None = None
         self._pane = ConversationPane()
@@ -138,8 +139,8 @@ class ChatPage(Page):
         composer.more_models_wanted.connect(lambda: self.context.shell.go("models"))
         composer.preset_chosen.connect(self._choose_preset)
         composer.preset.edit_wanted.connect(self._edit_instructions)
-        transcript.regenerate.connect(lambda id_: self._chat.regenerate(id_))
-        transcript.continue_answer.connect(lambda id_: self._chat.continue_answer(id_))
+        transcript.regenerate.connect(lambda id_: self._ask_again(self._chat.regenerate, id_))
+        transcript.continue_answer.connect(lambda id_: self._ask_again(self._chat.continue_answer, id_))
         transcript.edited.connect(lambda id_, text: self._chat.edit(id_, text))
         transcript.branch.connect(lambda id_, step: self._chat.turn(id_, step))
         transcript.answer_here.connect(lambda id_: self._chat.answer_here(id_))
@@ -167,11 +168,19 @@ class ChatPage(Page):
         return QShortcut(QKeySequence(keys), self, run)
 
     @Slot(object)
-    def _on_not_kept(self, error: AppError) -> None:
-        self.context.tell(error)
+    def _on_not_kept(self, error: AppError | None) -> None:
+        """A chat that is not kept stays said for as long as it is so."""
+        self._fault = str(error) if error is not None else ""
+        self._pane.show_fault(self._fault)
+        if error is not None:
+            self.context.tell(error)
+        else:
+            self._refresh()
 
     def end(self) -> None:
         self._keep_draft()
+        for chat in self._open.values():
+            chat.end()
         self._keeper.close()
 
     def shown(self) -> None:
@@ -211,6 +220,7 @@ class ChatPage(Page):
 
         def fail(error: AppError) -> None:
             self.is_ready = True
+            self._pane.show_fault(str(error))
             self.context.tell(error)
 
         self.context.bridge.run(read(), show, fail)
@@ -408,11 +418,13 @@ class ChatPage(Page):
         )
 
     def _show_welcome(self) -> None:
-        peer = self.context.peer
+        state, peer = self.context.state, self.context.peer
+        peer_id = str(peer["node_id"]) if peer is not None and is_there(peer) else ""
         self._welcome.say(
-            is_there=self.context.state.presence is not NodePresence.STARTING,
-            has_models=bool(self._choices) or self.context.state.presence is NodePresence.GONE,
-            peer=str(peer["name"]) if peer is not None and is_there(peer) else "",
+            is_there=state.presence is not NodePresence.STARTING,
+            has_models=bool(self._choices) or state.presence is NodePresence.GONE,
+            peer=str(peer["name"]) if peer is not None else "",
+            share=chat_models.share_of(self._model, state.part("roles", {}), peer_id=peer_id),
         )
 
     def _show_composer(self) -> None:
@@ -454,6 +466,11 @@ class ChatPage(Page):
         files = self._chat.conversation.draft_files
         self._composer.show_draft("")
         self._chat.send(text, files, self._model)
+
+    def _ask_again(self, ask: Callable[[str], object], message_id: str) -> None:
+        # The button that was pressed goes, and the focus with it.
+        self._composer.text.setFocus()
+        ask(message_id)
 
     def _on_typed(self) -> None:
         if not self._draft_timer.isActive():
@@ -515,9 +532,18 @@ class ChatPage(Page):
         self.attach([Path(name) for name in names])
 
     def attach(self, paths: Sequence[Path]) -> None:
-        """Read them and put them beside the draft; what cannot be read is said."""
+        """Read them and put them beside the draft; what cannot be read is said, of all of them at once."""
+        faults: list[str] = []
+        left = list(paths)
+
+        def over(path: Path, fault: str) -> None:
+            left.remove(path)
+            faults.extend([fault] if fault else ())
+            if faults and not left:
+                self.context.shell.toast("\n".join(faults))
+
         for path in paths:
-            self._read_file(self._chat, path)
+            self._read_file(self._chat, path, lambda fault, path=path: over(path, fault))  # type: ignore[misc]
 
     def attach_text(self, text: str) -> None:
         """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
@@ -543,7 +569,9 @@ class ChatPage(Page):
             self._composer.text.insertPlainText(file.text)
             self._composer.text.setFocus()
 
-    def _read_file(self, chat: OpenChat, path: Path) -> None:
+    def _read_file(self, chat: OpenChat, path: Path, on_over: Callable[[str], object]) -> None:
+        """`on_over` is told "", or why the file cannot be attached."""
+
         def done(file: File | None) -> None:
             chat.n_reading -= 1
             if file is not None:
@@ -552,13 +580,17 @@ class ChatPage(Page):
             self._on_busy(chat)
             self._show_fields()
 
+        def succeed(file: File) -> None:
+            done(file)
+            on_over("")
+
         def fail(error: AppError) -> None:
             done(None)
-            self.context.tell(error)
+            on_over(str(error))
 
         chat.n_reading += 1
         self._show_fields()
-        self.context.bridge.run(asyncio.to_thread(read_file, path), done, fail)
+        self.context.bridge.run(asyncio.to_thread(read_file, path), succeed, fail)
 
     def _count(self, chat: OpenChat, file: File) -> None:
         """Ask the model's own tokenizer how large it is. Without a model its size in bytes stands there."""
@@ -620,6 +652,7 @@ class ChatPage(Page):
             )
 
     def _show_listed(self, listed: list[Listed]) -> None:
+        self._pane.show_fault(self._fault)
         self._pane.show_listed(listed)
 
     def _show_found(self, found: list[Found]) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 from app.chats.models import (
     Computers,
     Readiness,
+    Share,
     choices,
     chosen,
     computers_for,
     context_of,
     loaded_on_peer,
+    share_of,
 )
 
 
@@ -91,3 +93,13 @@ def test_the_context_of_a_model_is_known_before_it_is_loaded() -> None:
     assert context_of("a", models, {"settings": [{"name": "ctx", "value": 4096}]}) == 4096
     assert context_of("odd", models, settings) is context_of("gone", models, settings) is None
     assert context_of("a", models, {}) is context_of("a", {}, settings) is None
+
+
+def test_the_other_computer_has_a_share_only_in_models_with_agreed_roles() -> None:
+    reads = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id2", "decode": "id1"}]}
+    writes = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id1", "decode": "id2"}]}
+    assert share_of("m", reads, peer_id="id2") is Share.READS
+    assert share_of("m", writes, peer_id="id2") is Share.WRITES
+    assert share_of("other", reads, peer_id="id2") is Share.NOTHING
+    assert share_of("m", reads, peer_id="") is Share.NOTHING
+    assert share_of("m", {"agreed": []}, peer_id="id2") is Share.NOTHING

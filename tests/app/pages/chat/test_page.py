@@ -18,7 +18,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.chats.attaching import read_file
-from app.chats.faults import ChatsError
+from app.chats.faults import ChatsBusy, ChatsError
 from app.chats.model import File, Preset, Sampling
 from app.chats.models import Choice, Readiness
 from app.chats.store import Store
@@ -257,6 +257,18 @@ def test_files_that_are_dropped_are_attached_and_survive(alone: Open, tmp_path: 
     wait(lambda: "log.txt" not in texts(again.page.composer))
 
 
+def test_of_several_files_each_that_cannot_be_read_is_named(alone: Open, tmp_path: Path) -> None:
+    one = alone()
+    names = ("photo.png", "empty.txt", "log.txt", "missing.txt")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\x00\x00")
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "log.txt").write_text("oops")
+    one.page.attach([tmp_path / name for name in names])
+    wait(lambda: one.shell.toasts)
+    ((said, _),) = one.shell.toasts
+    assert [name in said for name in names] == [True, True, False, True]
+
+
 def test_instructions_come_from_presets_or_are_ones_own(alone: Open) -> None:
     one = alone(LOG)
     page, panel = one.page, one.page.settings
@@ -351,6 +363,34 @@ def test_a_file_of_a_newer_baton_is_said(alone: Open, tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     again = alone()
     assert "newer Baton" in again.shell.toasts[0][0]
+    # and it stays said, where conversations would be
+    assert "newer Baton" in texts(again.page.pane)
+    assert "Conversations are listed here" not in texts(again.page.pane)
+
+
+def test_what_cannot_be_kept_is_not_lost_with_the_conversation_that_is_left(
+    alone: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = alone(TAX)
+    add, is_full = Store.add, True
+
+    def full(store: Store, *told: Any) -> None:
+        if is_full:
+            raise ChatsBusy("The disk is full.")
+        add(store, *told)
+
+    monkeypatch.setattr(Store, "add", full)
+    one.page.chat.send("Hello", (), "some-model")
+    talked = one.page.chat.id
+    wait(lambda: not one.page.chat.is_answering and len(one.shell.toasts) > 1)
+    click_row(one, "tax")
+    wait(lambda: one.page.chat.id == "tax")
+    one.page.open_conversation(talked)
+    wait(lambda: [shown.text for shown in one.page.transcript.shown][:1] == ["Hello"])
+    is_full = False
+    again = alone()
+    again.page.open_conversation(talked)
+    wait(lambda: [shown.text for shown in again.page.transcript.shown][:1] == ["Hello"])
 
 
 def test_what_could_not_be_kept_is_kept_when_it_can_be(alone: Open, monkeypatch: pytest.MonkeyPatch) -> None:
