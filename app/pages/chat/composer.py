@@ -38,6 +38,7 @@ from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Icon, Text, column, row, set_property
+from app.widgets.controls import Menu
 from app.widgets.feedback import Meter
 from app.widgets.flow import Flow
 
@@ -354,7 +355,7 @@ class ModelButton(_Picker):
         self.setToolTip(self.tr("{name}. Another one: Ctrl+L").format(name=model) if model else "")
 
     def menu_of_models(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for choice in self._choices:
             action = menu.addAction(f"{choice.id}\t{self._state_words(choice)}")
             action.triggered.connect(lambda _=False, id_=choice.id: self.chosen.emit(id_))
@@ -402,7 +403,7 @@ class PresetButton(_Picker):
         self.setAccessibleName(self.tr("Instructions: {name}").format(name=words))
 
     def menu_of_presets(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
             action = menu.addAction(words)
             action.triggered.connect(lambda _=False, name=name: self.chosen.emit(name))

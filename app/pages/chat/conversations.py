@@ -42,7 +42,7 @@ from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
 from app.widgets.basics import Button, Text, column, row
-from app.widgets.controls import SearchField
+from app.widgets.controls import Menu, SearchField
 
 WIDTH = 240
 
@@ -392,7 +392,7 @@ class ConversationPane(QFrame):
     def menu_of(self, conversation_id: str) -> QMenu:
         index = self.model.index_of(conversation_id)
         is_pinned = bool(index.data(_IS_PINNED))
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("Rename"), lambda: self.rename(conversation_id))
         menu.addAction(
             self.tr("Unpin") if is_pinned else self.tr("Pin"),
@@ -404,7 +404,7 @@ class ConversationPane(QFrame):
         return menu
 
     def more_menu(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("Import…"), self.import_wanted.emit)
         menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
         return menu

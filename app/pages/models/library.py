@@ -17,7 +17,7 @@ from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, chosen
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
-from app.widgets.controls import SearchField
+from app.widgets.controls import Menu, SearchField
 from app.widgets.feedback import Action, EmptyState
 
 _PANEL_WIDTH = 320
@@ -270,7 +270,7 @@ class _OrderButton(Button):
         self.clicked.connect(lambda: self.menu_of_orders().popup(self.mapToGlobal(self.rect().bottomLeft())))
 
     def menu_of_orders(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for order, word in self._words.items():
             menu.addAction(word, partial(self.choose, order))
         return menu
