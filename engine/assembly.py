@@ -11,6 +11,7 @@ import functools
 import logging
 import mmap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from engine.batching.loop import EngineLoop
+from engine.batching.pulse import Pulse
 from engine.batching.remote import RouteConfig
 from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
@@ -65,6 +67,14 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Took:
+    """Seconds of a start: to read and prepare the model, and to compute something once."""
+
+    model_s: float
+    warm_up_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeEngine:
     """A loop that runs, and what the endpoint needs of it.
 
@@ -82,6 +92,7 @@ class DecodeEngine:
     ahead: _Ahead
     keep_rates: Callable[[], None]
     retarget: Callable[[Target], None]
+    took: Took
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
@@ -103,6 +114,7 @@ class PrefillEngine:
     listen_port: int | None
     model_id: str
     fingerprint: str
+    took: Took
 
     def close(self) -> None:
         self.worker.close()
@@ -119,8 +131,10 @@ class _Ahead:
     A thread that still computes when the interpreter ends takes the process down with a fault.
     """
 
-    def __init__(self, on_progress: OnProgress) -> None:
+    def __init__(self, on_progress: OnProgress, pulse: Pulse) -> None:
+        """`pulse` beats with each matrix: a thread that computes may have to wait for this one."""
         self._on_progress = on_progress
+        self._pulse = pulse
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -128,6 +142,7 @@ class _Ahead:
         """For the loader: passes news on, and is where `stop` takes effect."""
         if self._stopping.is_set():
             raise _Stopping
+        self._pulse.beat()
         self._on_progress(done, total)
 
     def start(self, loaded: _Loaded, *, prefill: bool) -> None:
@@ -161,11 +176,15 @@ def open_decode_engine(
     """
     may_have_worker = bool(args.peer or args.listen)
     fingerprint = _fingerprint(args, needed=may_have_worker)
-    ahead = _Ahead(on_progress)
+    pulse = Pulse()
+    ahead = _Ahead(on_progress, pulse)
+    clock = _Clock()
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
     memory = _Memory(loaded.cache, shared=may_have_worker)
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    model_s = clock.lap()
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=True)
+    took = Took(model_s=model_s, warm_up_s=clock.lap())
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     client, target = None, Target()
     new_config = functools.partial(
@@ -186,6 +205,7 @@ def open_decode_engine(
         chunk_tokens=args.chunk,
         route=RouteConfig(rates=rates, policy=RoutePolicy(args.route)),
         prefixes=prefixes,
+        pulse=pulse,
     )
     listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
@@ -202,7 +222,18 @@ def open_decode_engine(
         ahead=ahead,
         keep_rates=functools.partial(known_rates.save, rates),
         retarget=_Retarget(client, new_config, rates, target),
+        took=took,
     )
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last one."""
+        since_s, self._since_s = self._since_s, time.monotonic()
+        return self._since_s - since_s
 
 
 class _Retarget:
@@ -237,13 +268,22 @@ def open_prefill_engine(
     `on_link` hears of every link that comes (an empty note) or goes (why).
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
-    loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=False)
+    pulse = Pulse()
+
+    def advance(done: int, total: int) -> None:
+        pulse.beat()
+        on_progress(done, total)
+
+    clock = _Clock()
+    loaded = _on_a_thread_of_its_own(_load, args, path, advance, decode=False)
     aside_bytes = loaded.cache.checkpoint_bytes()
     memory = _Memory(
         loaded.cache, shared=True, aside_bytes=aside_bytes if aside_bytes <= MAX_CHECKPOINT_BYTES else 0
     )
     pool = SequencePool(loaded.cache, loaded.model.device, memory.buffer)
+    model_s = clock.lap()
     _on_a_thread_of_its_own(_warm_up, loaded.model, pool, decode=False)
+    took = Took(model_s=model_s, warm_up_s=clock.lap())
     prefixes = PrefixCache(pool, budget_bytes=args.prefix_cache << 20)
     target = Target(dial=args.dial, listen=args.listen, trust=args.trust)
     config = _courier_config(args, loaded, target, role=Role.PREFILL)
@@ -254,6 +294,7 @@ def open_prefill_engine(
         on_link,
         n_prefill=args.prefills or args.slots,
         pass_tokens=args.pass_tokens,
+        pulse=pulse,
     )
     try:
         listen_port = worker.open(_LISTEN_TIMEOUT_S)
@@ -266,6 +307,7 @@ def open_prefill_engine(
         listen_port=listen_port,
         model_id=loaded.info.model_id,
         fingerprint=identity.fingerprint,
+        took=took,
     )
 
 

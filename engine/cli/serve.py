@@ -10,6 +10,8 @@ import os
 import queue
 import sys
 import threading
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from engine.handoff.target import Target
 from engine.node.listening import listening_fault
 from engine.node.models.library import Library
 from engine.node.running import announce
+from engine.quick_imports import quick_imports
 from engine.repeats import Repeats
 
 if TYPE_CHECKING:
@@ -69,15 +72,16 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr()
     with ProgressBar(args.model) as progress:
         path = Library().resolve(args.model, progress)
-
-    from engine.server.app import build_loading_app
-    from engine.server.run import HttpServer
-    from engine.server.settings import ServerSettings
+    began_s = time.monotonic()
+    with quick_imports():
+        from engine.server.app import build_loading_app
+        from engine.server.run import HttpServer
+        from engine.server.settings import ServerSettings
 
     app = build_loading_app(ServerSettings(api_key=_api_key(), check_host=_is_local(args.host)))
     # the port is bound before the model is loaded: one that is taken is said at once
     server = HttpServer(app, host=args.host, port=args.port)
-    service = _Service(args, path, server, app, from_stdin)
+    service = _Service(args, path, server, app, from_stdin, began_s=began_s)
     try:
         service.run()
     finally:
@@ -89,13 +93,22 @@ class _Service:
     """The engine behind the endpoint: loaded on a thread of its own while the endpoint answers that it is loading."""
 
     def __init__(
-        self, args: argparse.Namespace, path: Path, server: Any, app: Any, from_stdin: queue.Queue[str]
+        self,
+        args: argparse.Namespace,
+        path: Path,
+        server: Any,
+        app: Any,
+        from_stdin: queue.Queue[str],
+        *,
+        began_s: float,
     ) -> None:
         self._args = args
         self._path = path
         self._server = server
         self._app = app
         self._from_stdin = from_stdin
+        self._began_s = began_s
+        self._imports_s = 0.0
         self._engine: DecodeEngine | None = None
         self._closing = threading.Event()
         self._over = threading.Event()
@@ -136,8 +149,10 @@ class _Service:
             self._server.stop()
 
     def _load_and_watch(self) -> None:
-        from engine.assembly import open_decode_engine
-        from engine.server.app import attach
+        with quick_imports():
+            from engine.assembly import open_decode_engine
+            from engine.server.app import attach
+        self._imports_s = time.monotonic() - self._began_s
 
         with loading_bar(f"loading {self._path.name}") as progress:
             advance = LoadingNews().say if self._args.progress else progress.advance
@@ -176,7 +191,13 @@ class _Service:
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
             listening = {} if engine.listen_port is None else {"listen_port": engine.listen_port}
-            _print_event(ready=True, port=self._server.port, fingerprint=engine.fingerprint, **listening)
+            _print_event(
+                ready=True,
+                port=self._server.port,
+                fingerprint=engine.fingerprint,
+                took={"imports_s": self._imports_s, **asdict(engine.took)},
+                **listening,
+            )
             return
         tell(f"{engine.backend.model.model_id} answers at {self._server.url}/v1", sys.stderr)
         tell(f'Ask it:  baton chat "Hello" --port {self._server.port}', sys.stderr)

@@ -146,9 +146,19 @@ def _peer_line(peer: dict[str, Any]) -> str:
 def _engine_line(engine: dict[str, Any]) -> str:
     if engine["state"] == "ready" and engine.get("leaving"):
         return "ready, and loaded anew once its answers have ended"
-    if engine["state"] == "ready" or not engine["last_exits"]:
+    if engine["state"] == "ready":
+        return f"ready{_came_back(engine.get('last_start') or {})}"
+    if not engine["last_exits"]:
         return str(engine["state"])
     return f"{engine['state']}, as {engine['last_exits'][-1]['reason']}"
+
+
+def _came_back(start: dict[str, Any]) -> str:
+    """How long an engine that had ended was away, where it tells."""
+    if start.get("away_s") is None:
+        return ""
+    model = f", {start['model_s']:.1f} s of that for its model" if "model_s" in start else ""
+    return f" again {start['away_s']:.1f} s after it had ended{model}"
 
 
 def _ceiling_line(ceiling: dict[str, Any]) -> str:

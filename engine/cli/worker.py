@@ -6,7 +6,9 @@ import argparse
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from engine import config
@@ -17,6 +19,7 @@ from engine.errors import UserError
 from engine.node.listening import listening_fault
 from engine.node.models.library import Library
 from engine.node.running import announce
+from engine.quick_imports import quick_imports
 from engine.repeats import Repeats
 
 if TYPE_CHECKING:
@@ -47,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
     with ProgressBar(args.model) as progress:
         path = Library().resolve(args.model, progress)
 
-    from engine.assembly import open_prefill_engine
+    began_s = time.monotonic()
+    with quick_imports():
+        from engine.assembly import open_prefill_engine
+    imports_s = time.monotonic() - began_s
 
     link = UntilReady(LinkNews(args).say)
     with loading_bar(f"loading {path.name}") as progress:
@@ -57,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
             config.split_address(args.listen)[0], engine.listen_port or 0
         )
         with announce({"role": "worker", "model": engine.model_id, "address": address}):
-            _say_ready(args, engine, address)
+            _say_ready(args, engine, address, imports_s)
             link.begin()
             if args.json and args.exit_with_stdin:
-                say_alive()
+                say_alive(lambda: engine.worker.pulse.is_stuck)
             engine.worker.run()
     finally:
         engine.close()
@@ -98,9 +104,10 @@ def _own_fingerprint(args: argparse.Namespace) -> str:
     return Identity.load_or_create(identity_dir(args.identity)).fingerprint
 
 
-def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str) -> None:
+def _say_ready(args: argparse.Namespace, engine: PrefillEngine, address: str, imports_s: float) -> None:
     if args.json:
-        _print_event(ready=True, port=engine.listen_port, fingerprint=engine.fingerprint)
+        took = {"imports_s": imports_s, **asdict(engine.took)}
+        _print_event(ready=True, port=engine.listen_port, fingerprint=engine.fingerprint, took=took)
         return
     tell(
         f"{engine.model_id} is ready to prefill; this computer's fingerprint: {engine.fingerprint}",

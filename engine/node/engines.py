@@ -20,7 +20,7 @@ from engine.config import Setting, words_of
 from engine.errors import BatonError, OutOfMemory
 from engine.handoff.target import Target
 from engine.node.reporting.logs import OnLine, RotatingLog, engine_log
-from engine.node.supervisor import EngineProcess, State
+from engine.node.supervisor import EngineProcess, StartProcess, State
 from engine.server.errors import LoadedAnew, Refused, StillLoading
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ _KEPT_FREE_SHARE = 0.05
 
 # The largest models take minutes to load from a slow disk.
 _LOAD_TIMEOUT_S = 600.0
+
+# A model that is to be loaded anew begins answers for so long while others of it still run: most end sooner, and nobody
+# is kept waiting. After that it begins none, or one that is always asked something would never be loaded anew.
+_PATIENCE_S = 60.0
 
 # What is said to an engine of its worker.
 _WORKER = "worker"
@@ -95,6 +99,7 @@ class LoadedEngine:
         self._stays_until_s = clock() + STAYS_S
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_to_leave = False
         self._left: asyncio.Event | None = None
 
     @property
@@ -130,17 +135,24 @@ class LoadedEngine:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it ends when the answers that run have ended."""
+        """Whether it begins no answer any more, and ends when those that run have ended."""
         return self._left is not None
 
     async def leave(self) -> None:
-        """Begin no answer any more, and wait for the end of those that run."""
+        """Wait for a moment when nothing is answered, and begin no answer from then on; or sooner, if none comes."""
+        self._is_to_leave = True
+        self._on_change()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                while self.n_active:
+                    await self._idle.wait()
         self._left = self._left or asyncio.Event()
         self._on_change()
         await self._idle.wait()
 
     def has_left(self) -> None:
         """Its successor is there, or there will be none."""
+        self._is_to_leave = False
         if self._left is not None:
             self._left.set()
 
@@ -177,7 +189,7 @@ class LoadedEngine:
             "model": self.model.model_id,
             "progress": 1.0 if self.is_ready else self.progress,
             "active": self.n_active,
-            "leaving": self.is_leaving,
+            "leaving": self._is_to_leave or self.is_leaving,
             "used_at": self.used_at,
             "needed_bytes": self.model.needed_bytes,
             "worker": self.worker,
@@ -200,17 +212,19 @@ class Engines:
         words: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         on_line: OnLine | None = None,
+        start_process: StartProcess | None = None,
     ) -> None:
         """`find` gives a model of this computer, or raises ModelNotFound.
 
         `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
-        engines log.
+        engines log. `start_process` is each engine's.
         """
         self._find = find
         self._memory = memory
         self._settings = settings
         self._words = tuple(words)
         self._environment = environment
+        self._start_process = start_process
         self._log_folder = log_folder
         self._on_change = on_change
         self._clock = clock
@@ -325,6 +339,7 @@ class Engines:
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,
+            start_process=self._start_process,
         )
         engine = LoadedEngine(model, process, settings=settings, on_change=self._on_change, clock=self._clock)
         process.tell(_WORKER, engine.target.line())

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from engine.paths import own_command
 
 log = logging.getLogger(__name__)
 
-# Waits before an engine that ended is started again; doubled each time, and back to the first after it ran well.
+# Waits before an engine that ended is started again; doubled each time. One that was ready and ends for the first time,
+# or after it ran well, is started again at once.
 FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 30.0
 RAN_WELL_S = 60.0
@@ -89,11 +90,32 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a process got ready: when (Unix time), after how long, and what of that its own parts took, as it told.
+
+    `away_s` is the time since the one before it had ended, None for a first one. All in seconds.
+    """
+
+    at: float
+    took_s: float
+    away_s: float | None
+    parts: Mapping[str, float]
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"at": self.at, "took_s": self.took_s, "away_s": self.away_s, **self.parts}
+
+
+# Starts `baton WORDS` with an environment (None: our own), its standard streams being pipes. Raises OSError.
+StartProcess = Callable[[Sequence[str], Mapping[str, str] | None], Awaitable[asyncio.subprocess.Process]]
+
+
 class EngineProcess:
     """Keeps `baton WORDS --json --exit-with-stdin` running from `start` to `stop`.
 
     `on_change` hears of each new state, `on_event` of each line that is news. One that hangs is ended, and started
     again: one with an endpoint when that does not answer, another one when it does not say any more that it lives.
+    `start_process` makes each process; by itself a new one is started.
     """
 
     def __init__(
@@ -105,6 +127,7 @@ class EngineProcess:
         on_change: Callable[[], None],
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         environment: Mapping[str, str] | None = None,
+        start_process: StartProcess | None = None,
         has_endpoint: bool = True,
     ) -> None:
         self.name = name
@@ -113,17 +136,21 @@ class EngineProcess:
         self.ready: dict[str, Any] = {}
         self.outcomes: deque[Outcome] = deque(maxlen=_KEPT_OUTCOMES)
         self.n_starts = 0
+        self.last_start: Start | None = None
         self.since_s = time.time()
         self._log = log
         self._on_change = on_change
         self._on_event = on_event
         self._environment = environment
+        self._start_process = start_process or start_new_process
         self._has_endpoint = has_endpoint
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = False
         self._hung = ""
+        self._began_s = 0.0
+        self._ended_s: float | None = None
         self._told: dict[str, str] = {}
         self._n_lines = 0
 
@@ -214,13 +241,15 @@ class EngineProcess:
             "port": self.port,
             "since": self.since_s,
             "starts": self.n_starts,
+            "last_start": self.last_start.snapshot() if self.last_start is not None else None,
             "last_exits": [outcome.snapshot() for outcome in self.outcomes],
         }
 
     async def _keep(self) -> None:
-        wait_s = FIRST_WAIT_S
+        wait_s = 0.0
         while True:
             outcome = await self._run_once()
+            self._ended_s = time.monotonic()
             self.outcomes.append(outcome)
             if self._stopping:
                 return
@@ -229,10 +258,12 @@ class EngineProcess:
                 self._set(State.FAILED)
                 return
             if outcome.ran_s > RAN_WELL_S:
-                wait_s = FIRST_WAIT_S
+                wait_s = 0.0
+            elif not self.ready:
+                wait_s = max(wait_s, FIRST_WAIT_S)
             self._set(State.WAITING)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
             self._begin()
 
     def _begin(self) -> None:
@@ -240,20 +271,11 @@ class EngineProcess:
         self._set(State.STARTING)
 
     async def _run_once(self) -> Outcome:
-        began_s = time.monotonic()
+        began_s = self._began_s = time.monotonic()
         self.ready, self._hung = {}, ""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *own_command(),
-                *self.words,
-                "--json",
-                "--exit-with-stdin",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                limit=_MAX_LINE_BYTES,
-                start_new_session=sys.platform != "win32",
-                env=self._environment,
+            process = await self._start_process(
+                (*self.words, "--json", "--exit-with-stdin"), self._environment
             )
         except OSError as error:
             return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
@@ -296,10 +318,20 @@ class EngineProcess:
                 continue
             if event.get("ready"):
                 self.ready = event
+                self.last_start = self._started(event.get("took"))
                 self._set(State.READY)
             elif event != ALIVE:
                 self._on_event(event)
                 self._changed.set()
+
+    def _started(self, parts: Any) -> Start:
+        now_s = time.monotonic()
+        return Start(
+            at=time.time(),
+            took_s=now_s - self._began_s,
+            away_s=None if self._ended_s is None else now_s - self._ended_s,
+            parts=parts if isinstance(parts, dict) else {},
+        )
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         async for line in whole_lines(process.stderr):
@@ -310,11 +342,13 @@ class EngineProcess:
         async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
             # Counted in looks: a computer that slept has not looked meanwhile.
             n_missed, n_silent, n_lines, heard_s = 0, 0, self._n_lines, time.monotonic()
+            complaint: str | None = None
             while not await _ends(process, within_s=_HEALTH_EVERY_S):
                 n_silent = n_silent + 1 if n_lines == self._n_lines else 0
                 n_lines = self._n_lines
                 if self.port is not None and self._has_endpoint:
-                    n_missed = 0 if await _answers(client, self.port) else n_missed + 1
+                    complaint = await _complaint(client, self.port)
+                    n_missed = 0 if complaint is None else n_missed + 1
                     is_well, hangs = n_missed == 0, n_missed >= _HEALTH_MISSES
                 elif self.state is State.READY:
                     is_well, hangs = n_silent == 0, n_silent >= _SILENT_LOOKS and not self._has_endpoint
@@ -324,7 +358,8 @@ class EngineProcess:
                     heard_s = time.monotonic()
                 if hangs:
                     silent_s = time.monotonic() - heard_s
-                    self._hung = f"it had stopped answering for {silent_s:.0f} s, and was ended"
+                    why = complaint or f"it had stopped answering for {silent_s:.0f} s"
+                    self._hung = f"{why}, and was ended"
                     process.kill()
                     return
 
@@ -357,12 +392,30 @@ async def _ends(process: asyncio.subprocess.Process, *, within_s: float) -> bool
     return True
 
 
-async def _answers(client: httpx.AsyncClient, port: int) -> bool:
+async def _complaint(client: httpx.AsyncClient, port: int) -> str | None:
+    """What is wrong with the engine there: None where nothing is, "" where it says nothing at all."""
     try:
-        await client.get(f"http://127.0.0.1:{port}/health")
+        response = await client.get(f"http://127.0.0.1:{port}/health")
     except httpx.HTTPError:
-        return False
-    return True
+        return ""
+    if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+        return "it did not compute any more, though it had something to do"
+    return None
+
+
+async def start_new_process(
+    words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *own_command(),
+        *words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        limit=_MAX_LINE_BYTES,
+        start_new_session=sys.platform != "win32",
+        env=environment,
+    )
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from engine import config
 from engine.config import Setting
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
+from engine.node import engines
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.server.errors import Refused, StillLoading
 
@@ -302,8 +304,35 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
     run(computer, work())
 
 
-def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) -> None:
+def test_one_that_is_to_be_loaded_anew_answers_as_before_until_it_is_idle(computer: Computer) -> None:
     computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        computer.settings = {config.CTX: 128}
+        with contextlib.ExitStack() as answers:
+            answers.enter_context(engine.in_use())
+            reloading = asyncio.create_task(computer.engines.reload_outdated())
+            while not engine.snapshot()["leaving"]:
+                await asyncio.sleep(0)
+            assert await computer.engines.use("a", wait_s=0.01) is engine
+            later = contextlib.ExitStack()
+            later.enter_context(engine.in_use())
+            answers.close()
+            await asyncio.sleep(0)
+            assert engine.is_ready and not reloading.done()
+            later.close()
+        assert await reloading == ""
+        assert computer.engines.get("a") is not engine
+
+    run(computer, work())
+
+
+def test_a_model_is_loaded_anew_when_its_answers_have_ended_though_it_is_always_asked(
+    computer: Computer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computer.sizes = {"a": 2}
+    monkeypatch.setattr(engines, "_PATIENCE_S", 0.0)
 
     async def work() -> None:
         engine = await use(computer, "a")

@@ -35,7 +35,10 @@ if "hang" in words:
 for line in sys.stdin:
     if line.strip() == "hello":
         break
-print(json.dumps({"ready": True, "port": 1, "pid": os.getpid()}), flush=True)
+took = {"model_s": 0.25, "warm_up_s": 0.125}
+print(json.dumps({"ready": True, "port": 1, "pid": os.getpid(), "took": took}), flush=True)
+if "crash" in words:
+    sys.exit(1)
 for line in sys.stdin:
     print(json.dumps({"heard": line.strip()}), flush=True)
     if line.strip() == "live":
@@ -179,6 +182,47 @@ def test_one_that_breaks_again_and_again_is_started_less_and_less_often(
         await kept.process.stop()
         assert waits[:4] == [0.2, 0.4, 0.8, 1.6]
         assert kept.process.state is State.STOPPED
+
+    run(work())
+
+
+def test_one_that_was_ready_is_started_again_at_once_for_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await real_sleep(0)
+
+    async def work() -> None:
+        kept = Kept(tmp_path, "crash")
+        kept.process.tell("greeting", "hello")
+        monkeypatch.setattr(supervisor.asyncio, "sleep", note)
+        kept.process.start()
+        await kept.until(lambda: len(waits) >= 3)
+        await kept.process.stop()
+        assert waits[:3] == [0.0, 0.2, 0.4]
+
+    run(work())
+
+
+def test_it_says_what_a_start_took_and_how_long_nothing_was_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        kept = Kept(tmp_path)
+        assert kept.process.snapshot()["last_start"] is None
+        kept.process.tell("greeting", "hello")
+        kept.process.start()
+        await kept.until(lambda: kept.process.state is State.READY)
+        first = kept.process.snapshot()["last_start"]
+        assert first["away_s"] is None and first["took_s"] > 0
+        assert (first["model_s"], first["warm_up_s"]) == (0.25, 0.125)
+        await kept.process.start_anew()
+        await kept.until(lambda: kept.process.state is State.READY)
+        again = kept.process.snapshot()["last_start"]
+        assert again["away_s"] >= again["took_s"]
+        await kept.process.stop()
 
     run(work())
 
