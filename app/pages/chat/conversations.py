@@ -40,7 +40,7 @@ from app.chats.model import MARK_BEGIN, MARK_END, Found, Listed
 from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
-from app.widgets.basics import Button, Text, column, row
+from app.widgets.basics import Button, Text, column, row, with_keys
 
 WIDTH = 240
 
@@ -343,6 +343,8 @@ class ConversationPane(QFrame):
         self._clear.setVisible(False)
         self.search.textChanged.connect(lambda text: self._clear.setVisible(bool(text)))
         new = Button("", self.new_wanted.emit, kind="icon", icon="plus", name=self.tr("New chat"))
+        new.setToolTip(with_keys(self.tr("New chat"), "Ctrl+N"))
+        self.search.setToolTip(with_keys(self.tr("Search conversations"), "Ctrl+K"))
         more = Button("", icon="more", kind="icon", name=self.tr("Import and export"))
         more.clicked.connect(lambda: self._show_more(more))
         self.view = _View(self.model)
