@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
@@ -22,7 +22,7 @@ from app.look.measures import LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
 from app.troubles import Remedy, Trouble, worst
-from app.widgets.basics import Button, Text, row
+from app.widgets.basics import Button, Text, row, with_keys
 from app.widgets.feedback import Action, Banner, Dot, Toast
 
 _NARROW = 1000
@@ -31,6 +31,9 @@ _NAV_NARROW = 58
 
 # Of a computer's name in the status chip.
 _NAME_CHARS = 20
+
+# Pages with a number key.
+_NUMBERED = 6
 
 # How pages are made; the first word is the page's name.
 PageMaker = Callable[[Context], Page]
@@ -225,9 +228,8 @@ class MainWindow(QMainWindow):
         return Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster"))
 
     def _bind_keys(self) -> None:
-        for number, name in enumerate(self._pages, 1):
-            if number <= 6:
-                self._key(f"Ctrl+{number}", lambda name=name: self._go_by_key(name))  # type: ignore[misc]
+        for name, keys in _keys_of(self._pages).items():
+            self._key(keys, lambda name=name: self._go_by_key(name))  # type: ignore[misc]
         self._key("Ctrl+,", lambda: self._go_by_key("settings"))
         self._key(QKeySequence(QKeySequence.StandardKey.Quit), self.quit_asked.emit)
 
@@ -247,6 +249,11 @@ class MainWindow(QMainWindow):
         self.closed.emit()
 
 
+def _keys_of(pages: Iterable[str]) -> dict[str, str]:
+    """The shortcut of each of the first pages."""
+    return {name: f"Ctrl+{number}" for number, name in enumerate(pages, 1) if number <= _NUMBERED}
+
+
 class _Navigation(QFrame):
     """The pages' names; icons alone where the window is narrow."""
 
@@ -260,6 +267,7 @@ class _Navigation(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SMALL, MEDIUM, SMALL, MEDIUM)
         layout.setSpacing(2)
+        keys = _keys_of(pages)
         for name, page in pages.items():
             word, icon = _word(page), page[1]
             if name == "settings":
@@ -269,6 +277,7 @@ class _Navigation(QFrame):
             button.setAccessibleName(word)
             button.setCheckable(True)
             self._group.addButton(button)
+            button.setToolTip(with_keys(word, keys[name]) if name in keys else word)
             self._buttons[name] = button, word
             layout.addWidget(button)
         self._is_narrow: bool | None = None
@@ -286,7 +295,6 @@ class _Navigation(QFrame):
         for button, word in self._buttons.values():
             # the space keeps the word off its icon
             button.setText("" if narrow else f" {word}")
-            button.setToolTip(word if narrow else "")
 
 
 class _Status(Button):

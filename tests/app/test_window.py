@@ -22,6 +22,7 @@ from tests.app.windows import Opened, button, click, texts, wait
 def test_pages_are_reached_by_name_and_by_key(app: Opened) -> None:
     click(button(app.window, "Models"))
     assert app.window.page_shown == "models"
+    assert "Ctrl+2" in button(app.window, "Cluster").toolTip()
     QTest.keyClick(app.window, Qt.Key.Key_2, Qt.KeyboardModifier.ControlModifier)
     assert app.window.page_shown == "cluster"
 
