@@ -130,8 +130,7 @@ class SettingRow(Row):
         self._source.setVisible(bool(declared.fixed_by))
         self._source.setText(
             self.tr(
-                "{} was given when Baton's node was started, and goes before what is set here. Start it without to "
-                "change it in this window."
+                "{} was given when Baton's node was started, and goes first. Start it without to change this here."
             ).format(declared.fixed_by)
         )
         waits = {"reload": self.tr("after a reload"), "restart": self.tr("after a restart")}
