@@ -106,4 +106,4 @@ def test_the_status_fits_a_small_window(app: Opened) -> None:
     app.window.resize(760, 560)
     assert button(app.window, "Models").text() == ""
     app.window.resize(1280, 800)
-    assert button(app.window, "Models").text() == "Models"
+    assert button(app.window, "Models").text().strip() == "Models"
