@@ -60,6 +60,20 @@ def test_why_a_node_does_not_start_is_said_at_once(app: Opened, monkeypatch: pyt
     wait(lambda: "did not start: the folder /x cannot be written; check it." in texts(app.window))
 
 
+def test_a_model_that_cannot_be_loaded_can_be_left_so(app: Opened) -> None:
+    failed = {"model": "m", "state": "failed", "active": 0, "last_exits": [{"reason": "the file is gone"}]}
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    async def post(path: str, body: dict[str, str]) -> None:
+        asked.append((path, body))
+
+    app.client.post = post  # type: ignore[method-assign]
+    app.state._hear(("changed", {"engines": [failed]}))
+    assert "m could not be kept loaded: the file is gone." in texts(app.window)
+    click(button(app.window, "Leave it unloaded"))
+    wait(lambda: asked == [("/models/unload", {"model": "m"})])
+
+
 def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> None:
     running = [{"model": "m", "state": "ready", "active": 0}]
     peers = [{"node_id": "b", "name": "spark", "connected": True}]
