@@ -34,9 +34,9 @@ demo: .venv/ready
 app: .venv/ready-app
 	@$(BATON)
 
+# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
 test: lint
 	$(BATON) models get smollm2-135m
-	# in the order of the folders, which has short files at its end
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-dev
