@@ -53,9 +53,25 @@ class Context:
 
     @property
     def peer(self) -> dict[str, Any] | None:
-        """The paired computer as `peers` tells of it, one that is there before one that is away; None without one."""
+        """The paired computer that is worked with, as `peers` tells of it; None without one.
+
+        Of several, one that is there comes first, then one where a model has its worker, then one that was wished for.
+        """
         peers: list[dict[str, Any]] = self.state.part("peers", [])
-        return min(peers, key=lambda peer: not is_there(peer), default=None)
+        joined = {each["prefill_node_id"] for each in self.state.part("joins", [])}
+        wishes = self.state.part("roles", {}).get("wishes", {})
+        wished = {node_id for node_id, wish in wishes.items() if wish["prefill"] == node_id}
+
+        def rank(peer: dict[str, Any]) -> tuple[bool, bool, bool]:
+            return not is_there(peer), peer["node_id"] not in joined, peer["node_id"] not in wished
+
+        return min(peers, key=rank, default=None)
+
+    @property
+    def other_peers(self) -> list[dict[str, Any]]:
+        """The paired computers beside `peer`."""
+        peer = self.peer
+        return [each for each in self.state.part("peers", []) if each is not peer]
 
     def tell(self, error: Exception) -> None:
         """Say what went wrong, shortly; for what needs no decision."""

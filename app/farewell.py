@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from PySide6.QtWidgets import QCheckBox, QDialog, QWidget
+from PySide6.QtWidgets import QCheckBox, QWidget
 
 from app.look.measures import HUGE, MEDIUM, SMALL
 from app.widgets.basics import Button, Text, column, row
+from app.widgets.feedback import Dialog
 
 
 class Parting(Enum):
@@ -16,14 +17,11 @@ class Parting(Enum):
     STOP = "stop"
 
 
-class Farewell(QDialog):
+class Farewell(Dialog):
     """Asks; `choice` is KEEP or STOP once it was accepted, `is_remembered` whether it is to be so from now on."""
 
     def __init__(self, parent: QWidget, *, is_answering: bool) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(self.tr("Close Baton"))
-        self.setModal(True)
-        self.setMinimumWidth(460)
+        super().__init__(parent, self.tr("Close Baton"), width=460)
         self.choice = Parting.ASK
         sentence = self.tr(
             "Other programs, and the other computer, can go on using your models while the window is closed. "
@@ -40,7 +38,7 @@ class Farewell(QDialog):
                 Text(sentence, tone="soft", wrap=True),
                 self._always,
                 SMALL,
-                row(Button(self.tr("Cancel"), self.reject, kind="quiet"), None, stop, keep),
+                row(None, Button(self.tr("Cancel"), self.reject), stop, keep),
                 margin=HUGE,
                 spacing=MEDIUM,
             )

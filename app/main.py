@@ -31,8 +31,8 @@ from app.tray import Tray
 from app.window import MainWindow
 from app.wizard.course import Memory
 
-# No window is larger, whatever stands in a file.
-_MOST_PX = 16_384
+# What a screen's height has to hold beside the window itself: the bar with its title and its border, on most systems.
+_TITLE_BAR_PX = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,8 @@ class App:
 
     def open(self) -> None:
         width, height = self.preferences.get("width", 1280), self.preferences.get("height", 800)
-        self.window.resize(min(width, _MOST_PX), min(height, _MOST_PX))
+        room = self.window.screen().availableGeometry().size()
+        self.window.resize(min(width, room.width()), min(height, room.height() - _TITLE_BAR_PX))
         page = self.preferences.get("page", "")
         if page not in PAGES or page == "setup":
             page = "chat"

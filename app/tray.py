@@ -72,7 +72,7 @@ class Tray(QObject):
     def _show(self) -> None:
         words, colour = self._described()
         self._words.setText(words)
-        self._icon.setToolTip(f"Baton: {words}")
+        self._icon.setToolTip(self.tr("Baton: {}").format(words))
         icon = QIcon(current_look().pixmap("baton", colour, _SIZE))
         # macOS draws a mask in whatever colour its menu bar has.
         icon.setIsMask(colour == "text")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.chats.titles import shortened
 from app.context import Context, is_there
 from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
@@ -27,6 +28,9 @@ from app.widgets.feedback import Action, Banner, Dot, Toast
 _NARROW = 1000
 _NAV_WIDTH = 168
 _NAV_NARROW = 58
+
+# Of a computer's name in the status chip.
+_NAME_CHARS = 20
 
 # How pages are made; the first word is the page's name.
 PageMaker = Callable[[Context], Page]
@@ -64,7 +68,7 @@ class MainWindow(QMainWindow):
         self._stack = QStackedWidget()
         self._banner = Banner()
         self._lay_out()
-        self._toast = Toast(self, self._foot)
+        self._toast = Toast(self, self._under_toast)
         self._bind_keys()
         context.state.presence_changed.connect(self._on_presence)
         current_look().changed.connect(self.update)
@@ -110,15 +114,22 @@ class MainWindow(QMainWindow):
             self._stack.addWidget(made)
         self._page = page
         shown = self._made[page]
-        self._title.setText(shown.title)
+        self._title.setText(_word(self._pages[page]))
         self._is_filled = shown.fills_window
         self._navigation.setVisible(not self._is_filled)
         self._bar.setVisible(not self._is_filled)
         self._on_presence()
         self._navigation.show_page(page)
         self._show_header(shown.header())
+        # else the first button of the page gets it, and a ring that nobody asked for
+        self._stack.setFocus()
         self._stack.setCurrentWidget(shown)
         shown.shown()
+
+    def _under_toast(self) -> list[QWidget]:
+        """What a toast must not cover."""
+        page = self._made.get(self._page)
+        return [each for each in (self._foot, page.foot if page else None) if each is not None]
 
     def notify(self, title: str, text: str) -> None:
         if not self.isActiveWindow():
@@ -178,7 +189,8 @@ class MainWindow(QMainWindow):
             self.banner("")
             return
         trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
-        if trouble is None or (trouble.remedy is Remedy.SEE_CLUSTER and self._page == "cluster"):
+        # Cluster tells of it at more length
+        if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
             return
         self.banner(self._sentence(trouble), self._way_out(trouble), tone=trouble.tone)
@@ -248,10 +260,12 @@ class _Navigation(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SMALL, MEDIUM, SMALL, MEDIUM)
         layout.setSpacing(2)
-        for name, (word, icon, _) in pages.items():
+        for name, page in pages.items():
+            word, icon = _word(page), page[1]
             if name == "settings":
                 layout.addStretch(1)
             button = Button(word, lambda name=name: self.chosen.emit(name), kind="nav", icon=icon)  # type: ignore[misc]
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setAccessibleName(word)
             button.setCheckable(True)
             self._group.addButton(button)
@@ -270,7 +284,8 @@ class _Navigation(QFrame):
         self._is_narrow = narrow
         self.setFixedWidth(_NAV_NARROW if narrow else _NAV_WIDTH)
         for button, word in self._buttons.values():
-            button.setText("" if narrow else word)
+            # the space keeps the word off its icon
+            button.setText("" if narrow else f" {word}")
             button.setToolTip(word if narrow else "")
 
 
@@ -302,20 +317,26 @@ class _Status(Button):
         tone, words = self._described()
         self._dot.show_tone(tone)
         self._words.setText(words)
-        self.setAccessibleName(f"{words}. Opens Cluster")
+        self.setAccessibleName(self.tr("{}. Opens Cluster").format(words))
         self.updateGeometry()
 
     def _described(self) -> tuple[str, str]:
         context, state = self._context, self._context.state
         if state.presence is NodePresence.STARTING:
-            return "warning", "Starting"
+            return "warning", self.tr("Starting")
         if state.presence is NodePresence.GONE:
-            return "danger", "Not running"
+            return "danger", self.tr("Not running")
         peer = context.peer
         if peer is None:
-            return "local", f"{context.computer} alone"
+            return "local", self.tr("{} alone").format(shortened(context.computer, _NAME_CHARS))
+        here, there = (shortened(name, _NAME_CHARS) for name in (context.computer, peer["name"]))
         if not is_there(peer):
-            return "warning", f"{context.computer}, {peer['name']} is away"
+            return "warning", self.tr("{0}, {1} is away").format(here, there)
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
-        return "local", f"{context.computer} ⇄ {peer['name']}" + (f"  {speed:.1f} Gb/s" if speed else "")
+        return "local", f"{here} ⇄ {there}" + (f"  {speed:.1f} Gb/s" if speed else "")
+
+
+def _word(page: tuple[str, str, PageMaker]) -> str:
+    """What a page is called; "" for one that the navigation does not have."""
+    return QCoreApplication.translate("Pages", page[0]) if page[0] else ""

@@ -143,6 +143,8 @@ class Answering:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._end(note)
             fault = await self._keep(note)
+            if not self._could_keep:
+                self._keeper.tell(Store.change_answer, self._answer)
         if fault is not None:
             yield fault
         yield Ended(answer=self._answer)

@@ -1,8 +1,12 @@
-"""Reads what is attached to a message: text files as they are, PDF files as the text in them. Blocking; knows no Qt."""
+"""What is attached to a message: text files as they are, PDF files as the text in them, and long texts that are pasted.
+
+Reading a file blocks. Knows no Qt.
+"""
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Collection
 from pathlib import Path
 
 from app.chats.faults import BadFile
@@ -11,6 +15,12 @@ from app.chats.model import File, new_id
 # What a model can read in one go is less than this, and a mistaken file is often more.
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TEXT_CHARS = 4_000_000
+
+# A text that is pasted is attached from so many characters on: a question is shorter, and stays in sight beside it.
+PASTED_CHARS = 4_000
+
+# Never more in the message itself: a key typed into a line of that length takes 20 ms.
+MAX_INLINE_CHARS = 50_000
 
 # A text has none of these, a picture or a program soon does.
 _NO_TEXT = frozenset(range(32)) - {9, 10, 12, 13, 27}
@@ -47,6 +57,18 @@ def read_file(path: Path) -> File:
             f"{path.name} has {len(text):,} characters, more than any model reads. Attach a part of it."
         )
     return File(id=new_id(), name=path.name, text=text, n_bytes=n_bytes)
+
+
+def pasted_file(text: str, name: str, taken: Collection[str]) -> File:
+    """A text as a file of that name, or with a number where the name is taken. Raises BadFile."""
+    if len(text) > MAX_TEXT_CHARS:
+        raise BadFile(
+            f"The text has {len(text):,} characters, more than any model reads. Paste a part of it."
+        )
+    numbers = (f"{name} {number}" if number > 1 else name for number in range(1, len(taken) + 2))
+    free = next(each for each in numbers if each not in taken)
+    content = text.replace("\r\n", "\n").encode("utf-8", "replace")
+    return File(id=new_id(), name=free, text=content.decode("utf-8"), n_bytes=len(content))
 
 
 def _plain_text(name: str, content: bytes) -> str:

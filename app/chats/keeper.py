@@ -37,10 +37,10 @@ class Keeper:
     """Opens the store when it is first asked for something, and again each time that this failed.
 
     What was told and cannot be kept just now is tried again before whatever comes next. `on_fault`, on the store's
-    thread, is told why, and not again until something could be kept.
+    thread, is told why, and not again until something could be kept, of which it is told by None.
     """
 
-    def __init__(self, path: Path, on_fault: Callable[[ChatsError], object] = lambda _: None) -> None:
+    def __init__(self, path: Path, on_fault: Callable[[ChatsError | None], object] = lambda _: None) -> None:
         self._path, self._on_fault = path, on_fault
         self._store: Store | None = None
         self._unkept: list[_Told] = []
@@ -110,7 +110,9 @@ class Keeper:
             except Exception:
                 log.exception("a mistake of Baton's window")
             else:
-                self._could_keep = True
+                if not self._could_keep:
+                    self._could_keep = True
+                    self._on_fault(None)
             del self._unkept[0]
 
     def _complain(self, error: ChatsError) -> None:

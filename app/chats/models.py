@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -17,12 +17,16 @@ class Readiness(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A model of this computer that can be run. `progress` from 0 to 1 while it is loaded; `reason` why it failed."""
+    """A model of this computer that can be run. `progress` from 0 to 1 while it is loaded; `reason` why it failed.
+
+    `on` is the other computer's name where that one has it loaded and answers, "" where this one does.
+    """
 
     id: str
     readiness: Readiness = Readiness.UNLOADED
     progress: float = 0.0
     reason: str = ""
+    on: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +50,58 @@ def computers_for(model: str, roles: dict[str, Any], *, here: str, peer: str, pe
     return Computers(decoder=here, worker=peer)
 
 
-def choices(models: dict[str, Any], engines: Sequence[dict[str, Any]]) -> list[Choice]:
-    """Of the node's parts `models` and `engines`; those that are loaded first, then by name."""
+class Share(Enum):
+    """What the other computer does for a chat."""
+
+    NOTHING = "nothing"
+    READS = "reads"
+    WRITES = "writes"
+
+
+def share_of(model: str, roles: dict[str, Any], *, peer_id: str) -> Share:
+    """Of the node's part `roles`; `peer_id` is "" where no other computer is there now."""
+    for one in roles.get("agreed", ()):
+        if one["model"] == model and one["peer"] == peer_id:
+            if one["decode"] == peer_id:
+                return Share.WRITES
+            if one["prefill"] == peer_id:
+                return Share.READS
+    return Share.NOTHING
+
+
+def loaded_on_peer(
+    peer: dict[str, Any] | None, roles: dict[str, Any], hosts: dict[str, Any]
+) -> dict[str, str]:
+    """Of the node's parts: the models that the other computer answers with and has loaded, with its name."""
+    if peer is None or not peer["connected"]:
+        return {}
+    there = (hosts.get(peer["node_id"]) or {}).get("loaded") or ()
+    answers = [
+        one["model"]
+        for one in roles.get("agreed", ())
+        if one["peer"] == one["decode"] == peer["node_id"] and one["model"] in there
+    ]
+    return dict.fromkeys(answers, str(peer["name"]))
+
+
+def context_of(model_id: str, models: dict[str, Any], settings: dict[str, Any]) -> int | None:
+    """How much of a conversation a model would read if it were loaded now; None where that is not known.
+
+    Of the node's parts `models` and `settings`.
+    """
+    trained = (one["n_ctx_train"] for one in models.get("models", ()) if one["id"] == model_id)
+    wished = (one.get("value") for one in settings.get("settings", ()) if one["name"] == "ctx")
+    limits = [n for n in (next(trained, None), next(wished, None)) if n]
+    return min(limits) if len(limits) == 2 else None
+
+
+def choices(
+    models: dict[str, Any], engines: Sequence[dict[str, Any]], on_peer: Mapping[str, str] | None = None
+) -> list[Choice]:
+    """Of the node's parts `models` and `engines`, and `loaded_on_peer`; those that are loaded first, then by name."""
     running = {engine["model"]: engine for engine in engines}
     found = [
-        _choice(model["id"], running.get(model["id"]))
+        _choice(model["id"], running.get(model["id"]), (on_peer or {}).get(model["id"], ""))
         for model in models.get("models", ())
         if not model["problem"]
     ]
@@ -63,7 +114,9 @@ def chosen(among: Sequence[Choice], *wanted: str) -> str:
     return next((one for one in wanted if one in there), among[0].id if among else "")
 
 
-def _choice(model_id: str, engine: dict[str, Any] | None) -> Choice:
+def _choice(model_id: str, engine: dict[str, Any] | None, on: str) -> Choice:
+    if engine is None and on:
+        return Choice(id=model_id, readiness=Readiness.LOADED, progress=1.0, on=on)
     if engine is None:
         return Choice(id=model_id)
     if engine["state"] == "ready":

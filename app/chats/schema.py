@@ -51,37 +51,29 @@ CREATE INDEX files_of ON files (conversation, number);
 CREATE INDEX files_with ON files (message);
 """
 
-_SEARCH_AND_PRESETS = """
-CREATE VIRTUAL TABLE found_titles USING fts5 (
-    title, content='conversations', content_rowid='number', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
+# What is written is found by the words in it: an index of its own, which triggers keep up with the table.
+_FOUND = """
+CREATE VIRTUAL TABLE found_{column}s USING fts5 (
+    {column}, content='{table}', content_rowid='number', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
 );
-CREATE VIRTUAL TABLE found_texts USING fts5 (
-    text, content='messages', content_rowid='number', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
-);
-CREATE TRIGGER titles_added AFTER INSERT ON conversations BEGIN
-    INSERT INTO found_titles (rowid, title) VALUES (new.number, new.title);
+CREATE TRIGGER {column}s_added AFTER INSERT ON {table} BEGIN
+    INSERT INTO found_{column}s (rowid, {column}) VALUES (new.number, new.{column});
 END;
-CREATE TRIGGER titles_removed AFTER DELETE ON conversations BEGIN
-    INSERT INTO found_titles (found_titles, rowid, title) VALUES ('delete', old.number, old.title);
+CREATE TRIGGER {column}s_removed AFTER DELETE ON {table} BEGIN
+    INSERT INTO found_{column}s (found_{column}s, rowid, {column}) VALUES ('delete', old.number, old.{column});
 END;
-CREATE TRIGGER titles_changed AFTER UPDATE OF title ON conversations BEGIN
-    INSERT INTO found_titles (found_titles, rowid, title) VALUES ('delete', old.number, old.title);
-    INSERT INTO found_titles (rowid, title) VALUES (new.number, new.title);
+CREATE TRIGGER {column}s_changed AFTER UPDATE OF {column} ON {table} BEGIN
+    INSERT INTO found_{column}s (found_{column}s, rowid, {column}) VALUES ('delete', old.number, old.{column});
+    INSERT INTO found_{column}s (rowid, {column}) VALUES (new.number, new.{column});
 END;
-CREATE TRIGGER texts_added AFTER INSERT ON messages BEGIN
-    INSERT INTO found_texts (rowid, text) VALUES (new.number, new.text);
-END;
-CREATE TRIGGER texts_removed AFTER DELETE ON messages BEGIN
-    INSERT INTO found_texts (found_texts, rowid, text) VALUES ('delete', old.number, old.text);
-END;
-CREATE TRIGGER texts_changed AFTER UPDATE OF text ON messages BEGIN
-    INSERT INTO found_texts (found_texts, rowid, text) VALUES ('delete', old.number, old.text);
-    INSERT INTO found_texts (rowid, text) VALUES (new.number, new.text);
-END;
-INSERT INTO found_titles (found_titles) VALUES ('rebuild');
-INSERT INTO found_texts (found_texts) VALUES ('rebuild');
-CREATE TABLE presets (name TEXT PRIMARY KEY, system TEXT NOT NULL);
+INSERT INTO found_{column}s (found_{column}s) VALUES ('rebuild');
 """
+
+_SEARCH_AND_PRESETS = (
+    _FOUND.format(table="conversations", column="title")
+    + _FOUND.format(table="messages", column="text")
+    + "CREATE TABLE presets (name TEXT PRIMARY KEY, system TEXT NOT NULL);"
+)
 
 # The first leads from nothing to version 1.
 STEPS = (_CONVERSATIONS, _SEARCH_AND_PRESETS)

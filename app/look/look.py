@@ -13,7 +13,7 @@ from typing import cast
 from PySide6.QtCore import QByteArray, QObject, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPainter, QPalette, QPixmap
 from PySide6.QtSvg import QSvgRenderer
-from PySide6.QtWidgets import QApplication, QProxyStyle, QStyle, QStyleFactory
+from PySide6.QtWidgets import QApplication
 
 from app.look.measures import BODY_PX, ICON, MOTION_MS
 from app.look.palette import DARK, LIGHT, Palette
@@ -31,14 +31,15 @@ class Look(QObject):
 
     changed = Signal()
 
-    def __init__(self, app: QApplication) -> None:
+    def __init__(self, app: QApplication, family: str = "") -> None:
+        """`family` in place of the system's own for its windows."""
         super().__init__(app)
         self._app = app
         self._theme = Theme.SYSTEM
         self.palette: Palette = LIGHT
-        self.font_name = _system_font().family()
+        self.font_name = family or _system_font().family()
         self.mono_name = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()
-        app.setStyle(_Style(QStyleFactory.create("Fusion")))
+        app.setStyle("Fusion")
         app.setProperty("look", self)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._apply)
         self._apply()
@@ -96,15 +97,6 @@ def current_look() -> Look:
 
 def _missing() -> Look:
     raise RuntimeError("a Look has to be made before the first widget")
-
-
-class _Style(QProxyStyle):
-    """Fusion without its dotted focus frames and with icons of our size in menus and buttons."""
-
-    def styleHint(self, hint, option=None, widget=None, returnData=None):  # type: ignore[no-untyped-def]
-        if hint == QStyle.StyleHint.SH_UnderlineShortcut:
-            return 0
-        return super().styleHint(hint, option, widget, returnData)
 
 
 def _system_font() -> QFont:

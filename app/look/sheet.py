@@ -93,8 +93,9 @@ QPushButton[kind="segment"]:checked {{ background: {p.surface}; border-color: {p
     font-weight: 600; }}
 QPushButton[kind="segment"]:focus {{ border: 1px solid {p.local}; }}
 
+QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ min-height: 20px; }}
 QLineEdit, QPlainTextEdit, QTextEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ background: {p.surface};
-    border: 1px solid {p.border_strong}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px; min-height: 20px;
+    border: 1px solid {p.border_strong}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px;
     selection-background-color: {p.selection}; selection-color: {p.text}; }}
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{
     border: 2px solid {p.local}; padding: 4px 7px; }}
@@ -105,12 +106,16 @@ QPlainTextEdit[kind="bare"], QTextEdit[kind="bare"], QTextBrowser[kind="bare"] {
     padding: 0; }}
 QPlainTextEdit[mono="true"] {{ font-family: "{mono_name}"; font-size: {CAPTION_PX + 1}px; }}
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{ width: 0; }}
+QComboBox {{ combobox-popup: 0; }}
 QComboBox::drop-down {{ border: none; width: 24px; }}
-QComboBox QAbstractItemView {{ background: {p.surface}; border: 1px solid {p.border_strong}; padding: 4px;
-    selection-background-color: {p.hover}; selection-color: {p.text}; }}
+QComboBox QAbstractItemView {{ background: {p.surface}; border: 1px solid {p.border_strong};
+    border-radius: {RADIUS_CARD}px; padding: 4px; }}
+QComboBox QAbstractItemView::item {{ min-height: 20px; padding: 4px 8px; border: none; border-radius: 4px; }}
+QComboBox QAbstractItemView::item:selected {{ background: {p.hover}; color: {p.text}; border: none; }}
+QComboBox QAbstractItemView::item:focus {{ border: none; }}
 
 QCheckBox, QRadioButton {{ spacing: 8px; background: transparent; }}
-QCheckBox::indicator, QRadioButton::indicator {{ width: 16px; height: 16px; border: 1px solid {p.border_strong};
+QCheckBox::indicator, QRadioButton::indicator {{ width: 16px; height: 16px; border: 1px solid {p.text_faint};
     background: {p.surface}; }}
 QCheckBox::indicator {{ border-radius: 4px; }}
 QRadioButton::indicator {{ border-radius: 9px; }}
@@ -129,6 +134,7 @@ QProgressBar::chunk {{ background: {p.local}; border-radius: 3px; }}
 QProgressBar[tone="peer"]::chunk {{ background: {p.peer}; }}
 
 QMenu {{ background: {p.surface}; border: 1px solid {p.border_strong}; padding: 4px; }}
+QMenu[kind="floating"] {{ border-radius: {RADIUS_CARD}px; }}
 QMenu::item {{ padding: 6px 24px 6px 12px; border-radius: 4px; }}
 QMenu::item:selected {{ background: {p.hover}; }}
 QMenu::item:disabled {{ color: {p.text_faint}; }}

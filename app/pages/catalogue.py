@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from functools import partial
 
+from PySide6.QtCore import QT_TRANSLATE_NOOP
+
 from app.context import Context
 from app.pages.page import Page
 from app.window import PageMaker
@@ -21,11 +23,31 @@ def _page(module: str, name: str) -> PageMaker:
 
 
 PAGES: dict[str, tuple[str, str, PageMaker]] = {
-    "chat": ("Chat", "chat", _page("app.pages.chat.page", "ChatPage")),
-    "cluster": ("Cluster", "cluster", _page("app.pages.cluster.page", "ClusterPage")),
-    "telemetry": ("Telemetry", "telemetry", _page("app.pages.telemetry.page", "TelemetryPage")),
-    "models": ("Models", "models", _page("app.pages.models.page", "ModelsPage")),
-    "server": ("Server", "server", _page("app.pages.server.page", "ServerPage")),
-    "settings": ("Settings", "settings", _page("app.pages.settings.page", "SettingsPage")),
+    "chat": (str(QT_TRANSLATE_NOOP("Pages", "Chat")), "chat", _page("app.pages.chat.page", "ChatPage")),
+    "cluster": (
+        str(QT_TRANSLATE_NOOP("Pages", "Cluster")),
+        "cluster",
+        _page("app.pages.cluster.page", "ClusterPage"),
+    ),
+    "telemetry": (
+        str(QT_TRANSLATE_NOOP("Pages", "Telemetry")),
+        "telemetry",
+        _page("app.pages.telemetry.page", "TelemetryPage"),
+    ),
+    "models": (
+        str(QT_TRANSLATE_NOOP("Pages", "Models")),
+        "models",
+        _page("app.pages.models.page", "ModelsPage"),
+    ),
+    "server": (
+        str(QT_TRANSLATE_NOOP("Pages", "Server")),
+        "server",
+        _page("app.pages.server.page", "ServerPage"),
+    ),
+    "settings": (
+        str(QT_TRANSLATE_NOOP("Pages", "Settings")),
+        "settings",
+        _page("app.pages.settings.page", "SettingsPage"),
+    ),
     "setup": ("", "", _page("app.wizard.page", "WizardPage")),
 }

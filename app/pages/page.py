@@ -1,4 +1,4 @@
-"""What a page is: a widget with a title, which is told when it comes into view."""
+"""What a page is: a widget that is told when it comes into view."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from app.context import Context
 
 
 class Page(QWidget):
-    """`title` stands in the top bar. `header` may give a widget for the bar's right side.
+    """`header` may give a widget for the top bar's right side.
 
-    `fills_window`: while it is shown there is neither navigation nor bar.
+    `fills_window`: while it is shown there is neither navigation nor bar. `foot` is a widget at its lower edge that
+    nothing may cover.
     """
 
-    title = ""
     fills_window = False
+    foot: QWidget | None = None
 
     def __init__(self, context: Context) -> None:
         super().__init__()

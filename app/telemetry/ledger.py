@@ -216,9 +216,6 @@ class Ledger:
         live = [self.records[key].state for key in self._live.values() if key in self.records]
         return "prefill_remote" in live or any(slot.state == "prefill_remote" for slot in self.slots)
 
-    def newest_first(self) -> list[tuple[str, Record]]:
-        return sorted(self.records.items(), key=lambda item: item[1].asked_s, reverse=True)
-
     def add_detail(self, key: str, timeline: dict[str, Any]) -> None:
         """What `/requests/ID` says: all chunks with their layers."""
         record = self.records.get(key)

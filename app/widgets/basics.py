@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QIcon
+from PySide6.QtGui import QIcon, QKeyEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -26,6 +27,10 @@ from app.look.measures import ICON, LARGE, MEDIUM, SMALL
 Box = TypeVar("Box", bound=QBoxLayout)
 Part = QWidget | QLayout | int | None
 
+# What stays on the line of the number before it.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?i?B|[kMG]b/s|Gbit/s|tok/s|ms|s|min|h|%)\b)")
+_NO_BREAK = "\u00a0"
+
 
 class Text(QLabel):
     """A label. `size` is caption, title or heading, else body; `tone` is a hue of the palette by what it means."""
@@ -41,8 +46,9 @@ class Text(QLabel):
         wrap: bool = False,
         selectable: bool = False,
     ) -> None:
-        super().__init__(text)
+        super().__init__()
         self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setText(text)
         self.setProperty("scale", size)
         self.setProperty("tone", tone)
         self.setProperty("strong", strong)
@@ -57,6 +63,12 @@ class Text(QLabel):
             self.setTextInteractionFlags(
                 Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
             )
+
+    def setText(self, text: str) -> None:
+        super().setText(_BEFORE_UNIT.sub(_NO_BREAK, text))
+
+    def text(self) -> str:
+        return super().text().replace(_NO_BREAK, " ")
 
     def set_tone(self, tone: str) -> None:
         if self.property("tone") != tone:
@@ -84,7 +96,8 @@ class Icon(QLabel):
 class Button(QPushButton):
     """`kind` is primary, danger, quiet, link, fold, icon, nav, chip or segment; else an ordinary button.
 
-    A button that shows an icon alone needs `name`, which is its tooltip as well.
+    A button that shows an icon alone needs `name`, which is its tooltip as well. Enter presses the one that has
+    the focus.
     """
 
     def __init__(
@@ -115,6 +128,13 @@ class Button(QPushButton):
             self._draw()
         if on_click is not None:
             self.clicked.connect(lambda _checked=False: on_click())
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        # Qt leaves Enter to a dialog's default button, and outside of dialogs to nobody.
+        if is_enter(event) and not event.isAutoRepeat():
+            self.click()
+        else:
+            super().keyPressEvent(event)
 
     def show_icon(self, icon: str, colour: str = "text_soft") -> None:
         self._icon, self._colour = icon, colour
@@ -204,6 +224,12 @@ def _filled(box: Box, parts: Iterable[Part], margin: int, spacing: int) -> Box:
         else:
             box.addWidget(part)
     return box
+
+
+def is_enter(event: QKeyEvent) -> bool:
+    """Enter of either block of keys, without Shift or the like."""
+    held = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier
+    return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and not held
 
 
 def set_property(widget: QWidget, name: str, value: object) -> None:

@@ -1,20 +1,20 @@
-"""Controls that Qt has not: a switch, and a choice of few."""
+"""Controls that Qt has not: a switch, a choice of few, and a field to search in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
-from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame
+from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit, QMenu, QWidget
 
 from app.look.look import current_look
 from app.look.measures import MEDIUM, TINY
-from app.widgets.basics import Button, row
+from app.widgets.basics import Button, is_enter, row
 
 
 class Switch(QAbstractButton):
-    """On or off, at once. `toggled` is the button's own signal; `name` is read aloud."""
+    """On or off, at once, by Space and Enter too. `toggled` is the button's own signal; `name` is read aloud."""
 
     def __init__(self, name: str, *, on: bool = False) -> None:
         super().__init__()
@@ -24,6 +24,12 @@ class Switch(QAbstractButton):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setFixedSize(self.sizeHint())
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if is_enter(event) and not event.isAutoRepeat():
+            self.click()
+        else:
+            super().keyPressEvent(event)
 
     def sizeHint(self) -> QSize:
         return QSize(38, 22)
@@ -43,6 +49,17 @@ class Switch(QAbstractButton):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(look.colour("on_local" if self.isChecked() else "text_faint"))
         painter.drawEllipse(QRectF(22 if self.isChecked() else 5, 5.5, 11, 11))
+
+
+class Menu(QMenu):
+    """A menu with round corners, which the style by itself would paint on a square."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setProperty("kind", "floating")
+        self.setWindowFlag(Qt.WindowType.FramelessWindowHint)
+        self.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
+        self.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
 
 
 class Segments(QFrame):
@@ -77,3 +94,30 @@ class Segments(QFrame):
     def show_value(self, value: object) -> None:
         if value in self._values:
             self.buttons[self._values.index(value)].setChecked(True)
+
+
+class SearchField(QLineEdit):
+    """With a glass before what is typed, and a cross behind it that takes it away."""
+
+    def __init__(self, hint: str, *, name: str) -> None:
+        super().__init__()
+        self.setPlaceholderText(hint)
+        self.setAccessibleName(name)
+        look = current_look()
+        self._glass = self.addAction(look.icon("search"), QLineEdit.ActionPosition.LeadingPosition)
+        self._glass.setEnabled(False)
+        self._cross = self.addAction(look.icon("close"), QLineEdit.ActionPosition.TrailingPosition)
+        self._cross.setToolTip(self.tr("Clear"))
+        self._cross.triggered.connect(lambda _=False: self.clear())
+        self._cross.setVisible(False)
+        self.textChanged.connect(lambda text: self._cross.setVisible(bool(text)))
+        look.changed.connect(self._draw)
+        self._draw()
+
+    def _draw(self) -> None:
+        look = current_look()
+        # it cannot be clicked, and is no fainter for that
+        glass = QIcon(look.pixmap("search", "text_faint"))
+        glass.addPixmap(look.pixmap("search", "text_faint"), QIcon.Mode.Disabled)
+        self._glass.setIcon(glass)
+        self._cross.setIcon(look.icon("close"))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QPropertyAnimation, Qt, QTimer
-from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QApplication, QDialog, QFrame, QGraphicsOpacityEffect, QHBoxLayout, QWidget
 
 from app.look.look import current_look
-from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
+from app.look.measures import HUGE, LARGE, MEDIUM, RADIUS_CARD, SMALL
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
 
 # Long enough to read a sentence and to reach for its button.
 TOAST_MS = 6000
+
+# Two lines of a sentence are read at a glance in it.
+DIALOG_WIDTH = 440
 
 _MOVES = (QEvent.Type.Resize, QEvent.Type.Move, QEvent.Type.Show, QEvent.Type.Hide)
 
@@ -67,11 +70,11 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A short word over a window's lower edge, which goes by itself; one at a time, and never over `foot`."""
+    """A short word over a window's lower edge, which goes by itself; one at a time, and above what `spared` gives."""
 
-    def __init__(self, window: QWidget, foot: QWidget | None = None) -> None:
+    def __init__(self, window: QWidget, spared: Callable[[], Sequence[QWidget]] = tuple) -> None:
         super().__init__(window)
-        self._window, self._foot = window, foot
+        self._window, self._spared = window, spared
         self.setProperty("kind", "card")
         self._text = Text(wrap=True)
         self._button = Button(kind="link")
@@ -80,10 +83,14 @@ class Toast(QFrame):
         self.setLayout(row(self._text, self._button, margin=MEDIUM, spacing=LARGE))
         self._timer = QTimer(self, singleShot=True, interval=TOAST_MS)
         self._timer.timeout.connect(self.hide)
-        for watched in (window, foot):
-            if watched is not None:
-                watched.installEventFilter(self)
+        self._watched: set[QWidget] = set()
+        self._watch(window)
         self.hide()
+
+    def _watch(self, widget: QWidget) -> None:
+        if widget not in self._watched:
+            self._watched.add(widget)
+            widget.installEventFilter(self)
 
     def say(self, text: str, action: Action | None = None) -> None:
         self._text.setText(text)
@@ -115,8 +122,10 @@ class Toast(QFrame):
         self._text.setFixedWidth(min(line, room, _TOAST_WIDTH))
         self.adjustSize()
         lower = window.height() - HUGE
-        if self._foot is not None and self._foot.isVisible():
-            lower = min(lower, self._foot.mapTo(window, QPoint(0, 0)).y() - MEDIUM)
+        for spared in self._spared():
+            self._watch(spared)
+            if spared.isVisible():
+                lower = min(lower, spared.mapTo(window, QPoint(0, 0)).y() - MEDIUM)
         self.move(QPoint((window.width() - self.width()) // 2, lower - self.height()))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
@@ -250,16 +259,34 @@ class Meter(QWidget):
                 painter.drawRoundedRect(0, 0, max(width, self.height()), self.height(), radius, radius)
 
 
-class Question(QDialog):
+class Dialog(QDialog):
+    """A window that the rest waits for: as high as its texts are at its width."""
+
+    def __init__(self, parent: QWidget, title: str, *, width: int = DIALOG_WIDTH) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(title)
+        self.setModal(True)
+        self.setMinimumWidth(width)
+        self.resize(width, 0)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.fit()
+
+    def fit(self) -> None:
+        """What it says has changed."""
+        if (layout := self.layout()) is not None:
+            layout.activate()
+            self.resize(self.width(), layout.totalHeightForWidth(self.width()))
+
+
+class Question(Dialog):
     """Something that is asked before it is done: what will happen, and a button that names it."""
 
     def __init__(
         self, parent: QWidget, title: str, sentence: str, *, yes: str, no: str, dangerous: bool = False
     ) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(title)
-        self.setModal(True)
-        self.setMinimumWidth(420)
+        super().__init__(parent, title)
         text = Text(sentence, tone="soft", wrap=True)
         self._yes = Button(yes, self.accept, kind="danger" if dangerous else "primary")
         self._no = Button(no, self.reject)
@@ -275,6 +302,45 @@ class Question(QDialog):
             )
         )
         (self._no if dangerous else self._yes).setFocus()
+
+
+class DropHint(QWidget):
+    """Lies over a widget while files are held above it, and says what becomes of them."""
+
+    def __init__(self, over: QWidget, words: str) -> None:
+        super().__init__(over)
+        self._over = over
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        text = Text(words, size="title", wrap=True)
+        text.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.setLayout(
+            column(None, row(None, Icon("download", "local", 40), None), text, None, margin=2 * HUGE)
+        )
+        over.installEventFilter(self)
+        self.hide()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._cover()
+        self.raise_()
+
+    def _cover(self) -> None:
+        self.setGeometry(self._over.rect())
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Resize and watched is self._over:
+            self._cover()
+        return super().eventFilter(watched, event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look = current_look()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        ground = look.colour("ground")
+        ground.setAlphaF(0.94)
+        painter.fillRect(self.rect(), ground)
+        painter.setPen(QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine))
+        painter.drawRoundedRect(self.rect().adjusted(LARGE, LARGE, -LARGE, -LARGE), RADIUS_CARD, RADIUS_CARD)
 
 
 def appear(widget: QWidget) -> None:

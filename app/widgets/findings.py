@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QDialog, QFrame, QHBoxLayout, QPlainTextEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QSizePolicy, QWidget
 
 from app.bridge import Job
 from app.context import Context
@@ -14,6 +14,7 @@ from app.look.measures import HUGE, MEDIUM, SMALL, TINY
 from app.node.faults import AppError, NodeRefused
 from app.node.link_report import Check, sentence
 from app.widgets.basics import Button, Card, Icon, Text, clear, column, row
+from app.widgets.feedback import Dialog
 
 _ICONS = {"local": "check", "warning": "warning", "danger": "warning", "": "info"}
 
@@ -59,7 +60,7 @@ class WellCard(Card):
         super().__init__(*lines)
 
 
-class PlanDialog(QDialog):
+class PlanDialog(Dialog):
     """What tuning this computer's end of the cable would change, step by step; `changed` once it has, or was undone.
 
     With `undo` it shows what takes the changes back.
@@ -68,14 +69,11 @@ class PlanDialog(QDialog):
     changed = Signal()
 
     def __init__(self, parent: QWidget, context: Context, *, undo: bool = False) -> None:
-        super().__init__(parent)
+        title = self.tr("Undo on {}") if undo else self.tr("Fix the cable on {}")
+        title = title.format(context.computer)
+        super().__init__(parent, title, width=560)
         self._context, self._undo = context, undo
         self._job: Job | None = None
-        self.setModal(True)
-        self.setMinimumWidth(560)
-        here = context.computer
-        title = (self.tr("Undo on {}") if undo else self.tr("Fix the cable on {}")).format(here)
-        self.setWindowTitle(title)
         self._sentence = Text(tone="soft", wrap=True)
         self._steps = QPlainTextEdit()
         self._steps.setReadOnly(True)
@@ -189,4 +187,4 @@ class PlanDialog(QDialog):
         self._apply.setVisible(can_apply)
         self._apply.setEnabled(can_apply)
         self._close.setText(self.tr("Cancel") if can_apply else self.tr("Close"))
-        self.adjustSize()
+        self.fit()

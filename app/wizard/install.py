@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QCoreApplication, QTimer
 from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QWidget
 
 from app.amounts import duration_text
@@ -216,5 +216,8 @@ class _ReadyCard(Card):
 def _plain(error: AppError) -> str:
     """Without the flags that somebody at a terminal would be told of."""
     if getattr(error, "code", "") == "no_address":
-        return "This computer has no address on a home network. Plug the cable in, then make a new line."
+        return QCoreApplication.translate(
+            "Install",
+            "This computer has no address on a home network. Plug the cable in, then make a new line.",
+        )
     return sentence(str(error))

@@ -27,6 +27,7 @@ class ModelRow:
     peers: tuple[str, ...] = ()
     in_catalogue: bool = False
     problem: str = ""
+    digest: str = ""
     fits: bool = True
 
     @property
@@ -43,7 +44,7 @@ class ModelRow:
                 f"{size} · too large for this computer, which can give it {memory_text(usable(memory_bytes))}"
             )
         if not self.here and self.peers:
-            return f"{size} · fits this computer; copy it from {self.peers[0]}, with Baton there"
+            return f"{size} · fits this computer, and is on {self.peers[0]}"
         return f"{size} · fits this computer"
 
 
@@ -97,6 +98,7 @@ def _row(told: dict[str, Any], memory_bytes: float, *, here: bool) -> ModelRow:
         size_bytes=told["size_bytes"],
         here=here,
         problem=told["problem"],
+        digest=told["digest"] or "",
         fits=_fits(told["size_bytes"], memory_bytes),
     )
 

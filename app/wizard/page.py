@@ -40,7 +40,6 @@ _WIDTH = 640
 class WizardPage(Page):
     """`Back` and `Later` work in every step. Opened once more, it begins with finding a further computer."""
 
-    title = ""
     fills_window = True
 
     def __init__(self, context: Context) -> None:

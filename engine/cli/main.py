@@ -83,6 +83,11 @@ COMMANDS = {
     "transfer": Command(
         module="engine.cli.transfer", help="copy a model from or to a paired computer", hidden=True
     ),
+    "standby": Command(
+        module="engine.cli.standby",
+        help="wait, with imports done, to be told which engine to be",
+        hidden=True,
+    ),
     "courier": Command(module="engine.cli.courier", help="move KV for an engine", hidden=True),
     "privileged": Command(
         module="engine.cli.privileged", help="change network settings as administrator", hidden=True
@@ -106,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answered(words: list[str]) -> int:
     """The exit status of a command, its output written and its errors told."""
     try:
-        status = _run(words)
+        status = run_command(words)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -147,7 +152,8 @@ def _own_up(error: Exception) -> str:
     return f"{what}; please report it, with the end of {file}"
 
 
-def _run(words: list[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
+    """Run one command inside of `main`, and return its exit status; raises what it raises."""
     command = next((word for word in words if not word.startswith("-")), None)
     parser = _parser(chosen=command if command in COMMANDS else None)
     args = parser.parse_args(words)

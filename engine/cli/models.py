@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 
 from engine.cli.lifetime import watch_stdin
 from engine.cli.progress import ProgressBar, ProgressLines
-from engine.errors import HostError, ModelNotFound, UserError
+from engine.errors import BatonError, HostError, ModelNotFound, UserError
 from engine.files import user_path
 from engine.node.client import NodeClient
 from engine.node.models.catalogue import (
@@ -46,6 +47,7 @@ EXAMPLE = """\
   baton models inspect ./model.gguf --json
   baton models import ~/Downloads/model.gguf
   baton models send qwen2.5-coder-0.5b --to studio
+  baton models fetch qwen2.5-coder-1.5b --from spark
   baton models rm smollm2-135m
 """
 
@@ -89,6 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     send.add_argument("--to", metavar="PEER", help="its name or id (default: the only one that is there)")
     send.add_argument("--json", action="store_true", help="print JSON")
 
+    fetch = actions.add_parser(
+        "fetch", help="copy a model of a paired computer to this one; fetched again, it goes on"
+    )
+    fetch.add_argument("name", metavar="NAME", help="a model that `baton models list` shows on it")
+    fetch.add_argument(
+        "--from", dest="source", metavar="PEER", help="its name or id (default: the only one that is there)"
+    )
+    fetch.add_argument("--json", action="store_true", help="print JSON")
+
     remove = actions.add_parser(
         "rm", help="delete a model from this computer, or what is left of one; of a linked one only the link"
     )
@@ -115,6 +126,7 @@ def run(args: argparse.Namespace) -> int:
         "inspect": _inspect,
         "import": _import,
         "send": _send,
+        "fetch": _fetch,
         "rm": _remove,
         "unload": _unload,
     }
@@ -259,21 +271,34 @@ def _import(args: argparse.Namespace) -> None:
 
 
 def _send(args: argparse.Namespace) -> None:
+    copy = _copied("/models/send", args.name, {"to": args.to} if args.to else {})
+    print(json.dumps(copy, indent=2) if args.json else f"{args.name} is on {copy['peer']}")
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    copy = _copied("/models/fetch", args.name, {"from": args.source} if args.source else {})
+    print(json.dumps(copy, indent=2) if args.json else f"{copy['model']} is here")
+
+
+def _copied(path: str, name: str, where: dict[str, str]) -> dict[str, Any]:
+    """The copy when it is done; who interrupts this command cancels it."""
     node = NodeClient.find()
     copy: dict[str, Any] = {}
-    with ProgressBar(args.name) as progress:
-        asked = {"model": args.name} | ({"to": args.to} if args.to else {})
-        for copy in node.watch("/models/send", asked):
-            progress.advance(copy["done_bytes"], copy["total_bytes"])
+    try:
+        with ProgressBar(name) as progress:
+            for copy in node.watch(path, {"model": name} | where):
+                progress.advance(copy["done_bytes"], copy["total_bytes"])
+    except KeyboardInterrupt:
+        if copy:
+            with contextlib.suppress(BatonError):
+                node.delete(f"/copies/{copy['id']}")
+        raise
     if copy.get("state") != "done":
         raise HostError(
-            f"the node ended before {args.name} was copied: start it (baton node), and send it again; it goes on where "
-            "it stopped"
+            f"the node ended before {name} was copied: start it (baton node), and ask again; it goes on where it "
+            "stopped"
         )
-    if args.json:
-        print(json.dumps(copy, indent=2))
-    else:
-        print(f"{args.name} is on {copy['peer']}")
+    return copy
 
 
 def _unload(args: argparse.Namespace) -> None:

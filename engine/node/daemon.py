@@ -73,6 +73,7 @@ from engine.node.recent import RecentRequests
 from engine.node.reporting.log_feed import LogFeed
 from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
 from engine.node.setup.updates import Updates
+from engine.node.standby import Standby
 from engine.node.system.awake import Awake
 from engine.node.system.computer import read_computer
 from engine.node.system.wake_on_lan import WakeOnLan
@@ -88,6 +89,9 @@ from engine.version import baton_version
 from engine.wire.messages import Role
 
 log = logging.getLogger(__name__)
+
+# A process that waits takes 0.25 GB; where less than that is left the models and other programs are to have it.
+_ROOM_TO_WAIT_BYTES = 2 << 30
 
 OnReady = Callable[[dict[str, Any]], None]
 
@@ -145,9 +149,7 @@ class Node:
 
     async def _run(self, on_ready: OnReady) -> None:
         await self._make()
-        endpoint = HttpServer(
-            self.front.build_app(), host=self.settings.host, port=self.settings.value(config.PORT)
-        )
+        endpoint = HttpServer(self.front.build_app(), host=self.settings.host, port=self.settings.port)
         control = HttpServer(build_control_app(self, self._token, _routes()))
         self.endpoint_url = endpoint.url
         serving = [asyncio.create_task(server.serve()) for server in (endpoint, control)]
@@ -184,6 +186,7 @@ class Node:
                 if isinstance(error, Exception):
                     log.error("a part of the node did not end as it should", exc_info=error)
             await self.front.close()
+            await self.standby.close()
 
     async def _make(self) -> None:
         """Make every part; nothing runs yet."""
@@ -191,7 +194,7 @@ class Node:
         self._secrets = settings.open_secrets()
         self.identity = await asyncio.to_thread(_settled_identity, settings.identity, self._secrets)
         await asyncio.to_thread(settings.recall, self._secrets)
-        await asyncio.to_thread(settings.look_at_host)
+        await asyncio.to_thread(settings.look_at_address)
         _check_exposure(settings)
         for fault in settings.faults():
             log.warning("%s", fault)
@@ -301,6 +304,7 @@ class Node:
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self._device_memory = DeviceMemory(_host_memory)
+        self.standby = Standby(environment)
         self.engines = Engines(
             find=self._find_model,
             memory=self._memory,
@@ -308,6 +312,7 @@ class Node:
             settings=lambda: settings.values(DECODE_SETTINGS),
             words=own_words,
             environment={**environment, "BATON_API_KEY": engine_key},
+            start_process=self.standby.start,
             log_folder=log_dir(),
             on_change=self._on_engines,
             on_line=self.log.write,
@@ -322,6 +327,7 @@ class Node:
             settings=lambda: settings.values(PREFILL_SETTINGS),
             words=own_words,
             environment=environment,
+            start_process=self.standby.start,
             log_folder=log_dir(),
             on_change=self._on_workers,
             on_line=self.log.write,
@@ -399,6 +405,7 @@ class Node:
         """Have the parts follow what can be followed while they run."""
         self._models_changed()
         self._stay_awake()
+        self._have_one_wait()
         self.agreement.set_size(
             n_ctx=self.settings.value(config.CTX), n_slots=self.settings.value(config.SLOTS)
         )
@@ -505,12 +512,14 @@ class Node:
             self._preload_fault = ""
             self._node_changed()
         self._stay_awake()
+        self._have_one_wait()
 
     def _on_workers(self) -> None:
         self._workers_changed()
         self.changes.look_again()
         self.hosts.look_again()
         self._stay_awake()
+        self._have_one_wait()
 
     def _endpoint_keys(self) -> tuple[str, ...]:
         """What the endpoint takes for a key, if it wants one: commands of this user send the node's token."""
@@ -520,6 +529,13 @@ class Node:
     def _stay_awake(self) -> None:
         may_stay = self.settings.value(config.KEEP_AWAKE) != "never"
         self.awake.serve(sorted(self._models_in_use()) if may_stay else ())
+
+    def _have_one_wait(self) -> None:
+        """While a model is loaded, and there is memory. While one is being loaded it stays as it is."""
+        if self.settings.value(config.STANDBY) == "never" or not self._models_in_use():
+            self.standby.want(False)
+        elif self.engines.latest() is not None or self.workers.is_any_ready:
+            self.standby.want(_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
@@ -625,12 +641,16 @@ class Node:
     # roles
 
     def _prefiller_for(self, engine: LoadedEngine) -> PeerLink | None:
+        """Of several, one that was wished for."""
         here, model_id = self.identity.node_id, engine.model.model_id
+        found: PeerLink | None = None
         for link in self.links.all():
             roles = self.agreement.with_peer(link.peer.node_id, model_id)
             if roles is not None and (roles.prefill, roles.decode) == (link.peer.node_id, here):
-                return link
-        return None
+                if roles.is_wish:
+                    return link
+                found = found or link
+        return found
 
     def _decoder_of(self, model_id: str | None) -> PeerLink | None:
         """The link with who decodes that model; what names none concerns what is loaded here, if anything is."""
@@ -691,6 +711,7 @@ class Node:
             "workers": self.workers.snapshot(),
             "joins": self.cluster.snapshot(),
             "memory": memory_told(),
+            "standby": self.standby.pid,
         }
 
     async def _describe_to_peer(self, link: PeerLink, _: None) -> Told:

@@ -20,7 +20,7 @@ from engine.config import Setting, words_of
 from engine.errors import BatonError, OutOfMemory
 from engine.handoff.target import Target
 from engine.node.reporting.logs import OnLine, RotatingLog, engine_log
-from engine.node.supervisor import EngineProcess, State
+from engine.node.supervisor import EngineProcess, StartProcess, State
 from engine.server.errors import LoadedAnew, Refused, StillLoading
 
 log = logging.getLogger(__name__)
@@ -209,19 +209,21 @@ class Engines:
         clock: Callable[[], float] = time.monotonic,
         on_line: OnLine | None = None,
         on_device: Callable[[dict[str, Any]], None] = lambda told: None,
+        start_process: StartProcess | None = None,
     ) -> None:
         """`find` gives a model of this computer, or raises ModelNotFound. `memory` is what models may have.
 
         `on_device` hears what an engine that is ready says of its device.
 
         `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
-        engines log.
+        engines log. `start_process` is each engine's.
         """
         self._find = find
         self._memory = memory
         self._settings = settings
         self._words = tuple(words)
         self._environment = environment
+        self._start_process = start_process
         self._log_folder = log_folder
         self._on_change = on_change
         self._clock = clock
@@ -345,6 +347,7 @@ class Engines:
             on_change=lambda: self._on_state(engine),
             on_event=lambda event: self._on_event(engine, event),
             environment=self._environment,
+            start_process=self._start_process,
         )
         engine = LoadedEngine(model, process, settings=settings, on_change=self._on_change, clock=self._clock)
         process.tell(_WORKER, engine.target.line())

@@ -13,13 +13,3 @@ class Progress(Protocol):
 
     def advance(self, done: int, total: int) -> None:
         """`done` of `total` bytes are there; it may fall when something has to be fetched again."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def note(self, sentence: str) -> None:
-        pass
-
-    def advance(self, done: int, total: int) -> None:
-        pass

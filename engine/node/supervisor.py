@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,11 +106,16 @@ class Start:
         return {"at": self.at, "took_s": self.took_s, "away_s": self.away_s, **self.parts}
 
 
+# Starts `baton WORDS` with an environment (None: our own), its standard streams being pipes. Raises OSError.
+StartProcess = Callable[[Sequence[str], Mapping[str, str] | None], Awaitable[asyncio.subprocess.Process]]
+
+
 class EngineProcess:
     """Keeps `baton WORDS --json --exit-with-stdin` running from `start` to `stop`.
 
     `on_change` hears of each new state, `on_event` of each line that is news. One that hangs is ended, and started
     again: one with an endpoint when that does not answer, another one when it does not say any more that it lives.
+    `start_process` makes each process; by itself a new one is started.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class EngineProcess:
         on_change: Callable[[], None],
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         environment: Mapping[str, str] | None = None,
+        start_process: StartProcess | None = None,
         has_endpoint: bool = True,
     ) -> None:
         self.name = name
@@ -136,6 +142,7 @@ class EngineProcess:
         self._on_change = on_change
         self._on_event = on_event
         self._environment = environment
+        self._start_process = start_process or start_new_process
         self._has_endpoint = has_endpoint
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -267,17 +274,8 @@ class EngineProcess:
         began_s = self._began_s = time.monotonic()
         self.ready, self._hung = {}, ""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *own_command(),
-                *self.words,
-                "--json",
-                "--exit-with-stdin",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                limit=_MAX_LINE_BYTES,
-                start_new_session=sys.platform != "win32",
-                env=self._environment,
+            process = await self._start_process(
+                (*self.words, "--json", "--exit-with-stdin"), self._environment
             )
         except OSError as error:
             return self._outcome(None, began_s, f"it could not be started: {error.strerror or error}")
@@ -403,6 +401,21 @@ async def _complaint(client: httpx.AsyncClient, port: int) -> str | None:
     if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
         return "it did not compute any more, though it had something to do"
     return None
+
+
+async def start_new_process(
+    words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *own_command(),
+        *words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        limit=_MAX_LINE_BYTES,
+        start_new_session=sys.platform != "win32",
+        env=environment,
+    )
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

@@ -22,7 +22,7 @@ from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks
 from engine.node.reporting.logs import OnLine, RotatingLog, engine_log
-from engine.node.supervisor import EngineProcess, State
+from engine.node.supervisor import EngineProcess, StartProcess, State
 from engine.node.trust.identity import TrustStore
 from engine.wire.messages import Digest, Name
 
@@ -113,11 +113,12 @@ class Workers:
         on_change: Callable[[], None],
         words: Sequence[str] = (),
         on_line: OnLine | None = None,
+        start_process: StartProcess | None = None,
     ) -> None:
         """`find` gives this computer's model with the digest that is asked for, if there is one.
 
         `name` is what this computer is called. `settings` are those of a worker that is started now; `words` are flags
-        beside them. `on_line` hears what workers log.
+        beside them. `on_line` hears what workers log. `start_process` is each worker's.
         """
         self._find = find
         self._make_room = make_room
@@ -127,6 +128,7 @@ class Workers:
         self._settings = settings
         self._words = tuple(words)
         self._environment = environment
+        self._start_process = start_process
         self._log_folder = log_folder
         self._on_line = on_line
         self._on_change = on_change
@@ -138,6 +140,10 @@ class Workers:
         """Let paired computers have workers here."""
         offers.calls[START] = Method(self._start, StartPrefill)
         offers.calls[STOP] = Method(self._stop, StopPrefill)
+
+    @property
+    def is_any_ready(self) -> bool:
+        return any(worker.process.state is State.READY for worker in self._workers.values())
 
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, *(self._end(key) for key in list(self._workers)))
@@ -266,6 +272,7 @@ class Workers:
             on_change=lambda: self._on_state(worker, link.local_host),
             on_event=lambda event: self._on_event(worker, event),
             environment=self._environment,
+            start_process=self._start_process,
             has_endpoint=False,
         )
         worker = _Worker(

@@ -1,7 +1,8 @@
 """Takes a picture of every page, dialog and step, in both themes and two sizes: `make screenshots`.
 
-Two real nodes, paired on this computer, with the starter model. Each file of `tests/app/scenes/` brings the window into
-the states that are worth looking at, and takes them.
+No node runs: what it would say is in `tests/app/staged_node.py`, at a time that stands still, so that a picture changes
+only where the window does. Each file of `tests/app/scenes/` brings a window of its own into the states that are worth
+looking at, and takes them. The chosen few are made smaller as well, for the README.
 """
 
 from __future__ import annotations
@@ -11,77 +12,172 @@ import importlib
 import os
 import pkgutil
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ["TZ"] = "UTC"
 
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFontDatabase, QImage, QPainter
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
-from app.context import is_there
 from app.look.look import Look, Theme
-from app.node.client import NodeClient
-from engine.paths import models_dir
+from app.state import NodePresence
 from tests.app import scenes
-from tests.app.windows import Opened, address_of, opened, wait
-from tests.engine.node.nodes import NodeProcess
+from tests.app.staged_node import StagedClient, staged_parts
+from tests.app.windows import Opened, wait
 
 SIZES = ((1280, 800), (900, 600))
-_SETTLE_MS = 120
+
+# Saturday, 14 March 2026, in the afternoon.
+NOW_S = 1_773_498_300.0
+
+# A family that stands in for the system's, so that pictures do not depend on whose computer they are taken on.
+_FONT = "Inter"
+
+_LOOK_EVERY_MS = 15
+_STILL_WITHIN = 80
+
+# For the README: small enough to be kept among the sources.
+CHOSEN = (
+    "chat-handoff-1280x800-light",
+    "chat-conversation-1280x800-dark",
+    "cluster-idle-1280x800-light",
+    "telemetry-tail-1280x800-light",
+    "telemetry-handoff-1280x800-dark",
+    "models-library-1280x800-light",
+    "wizard-4-pair-show-1280x800-light",
+    "server-busy-1280x800-dark",
+)
+_CHOSEN_COLOURS = 256
+
+
+class StagedWindow(Opened):
+    """A window of `studio`, which is paired with `spark`; neither is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts = staged_parts(folder)
+        self.staged = StagedClient(self.parts)
+        self._put_together(self.staged, folder)
+        self.context.feeds._clock = lambda: NOW_S
+
+    def tell(self, **parts: object) -> None:
+        """As if the node had said so; all other parts are as they were at first."""
+        self.state._hear(("changed", {**self.parts, **parts}))
+
+    def lose_node(self) -> None:
+        self.staged.is_there = False
+        self.state.close()
+        self.state._lost("")
+
+    def find_node(self) -> None:
+        self.staged.is_there = True
+        self.state.begin(start=False)
+        wait(lambda: self.state.presence is NodePresence.THERE)
 
 
 class Stage:
-    """What scenes play on: a window of `studio`, which is paired with `spark`."""
+    """What a scene plays on."""
 
-    def __init__(self, look: Look, app: Opened, spark: NodeProcess, folder: Path) -> None:
-        self.look, self.app, self.spark, self._folder = look, app, spark, folder
+    def __init__(self, look: Look, app: StagedWindow, folder: Path) -> None:
+        self.look, self.app, self._folder = look, app, folder
+        self.taken: list[str] = []
 
-    def shot(self, name: str, widget: QWidget | None = None) -> None:
-        """Take the window, or a dialog as it is, in both themes; the window in both sizes as well."""
+    def shot(self, name: str, widget: QWidget | None = None, over: Sequence[QWidget] = ()) -> None:
+        """Take the window, or a dialog as it is, in both themes; the window in both sizes as well.
+
+        `over` are menus and the like that stand open over it.
+        """
         shown = widget or self.app.window
-        sizes = [None] if isinstance(shown, QDialog) else list(SIZES)
-        for theme in (Theme.LIGHT, Theme.DARK):
-            self.look.set_theme(theme)
+        sizes = [None] if isinstance(shown, QDialog) or over else list(SIZES)
+        other = Theme.DARK if self.look.theme is Theme.LIGHT else Theme.LIGHT
+        # A change of theme costs more than all else: each picture begins with the one that the last ended with.
+        for theme in (self.look.theme, other):
+            if theme is not self.look.theme:
+                self.look.set_theme(theme)
             for size in sizes:
                 if size is not None:
                     shown.resize(*size)
-                QTest.qWait(_SETTLE_MS)
                 suffix = f"-{size[0]}x{size[1]}" if size else ""
-                shown.grab().save(str(self._folder / f"{name}{suffix}-{theme.value}.png"))
+                picture = _still(shown, over)
+                assert picture.save(str(self._folder / f"{name}{suffix}-{theme.value}.png"))
+        self.taken.append(name)
+
+
+def _still(widget: QWidget, over: Sequence[QWidget]) -> QImage:
+    """The picture of it once nothing in it moves any more."""
+    last = QImage()
+    for _ in range(_STILL_WITHIN):
+        QTest.qWait(_LOOK_EVERY_MS)
+        now = _picture(widget, over)
+        if now == last:
+            return now
+        last = now
+    raise AssertionError("it does not stand still")
+
+
+def _picture(widget: QWidget, over: Sequence[QWidget]) -> QImage:
+    picture = widget.grab()
+    painter = QPainter(picture)
+    for each in over:
+        painter.drawPixmap(each.mapToGlobal(QPoint(0, 0)) - widget.mapToGlobal(QPoint(0, 0)), each.grab())
+    painter.end()
+    return picture.toImage()
+
+
+@contextmanager
+def stage(look: Look, folder: Path) -> Iterator[Stage]:
+    """A window with which nothing was done yet."""
+    with tempfile.TemporaryDirectory() as room:
+        app = StagedWindow(Path(room))
+        try:
+            app.begin()
+            assert app.state.presence is NodePresence.THERE
+            wait(lambda: app.context.peer)
+            yield Stage(look, app, folder)
+        finally:
+            app.close()
+
+
+def still_clock() -> None:
+    """What is said to have been ten minutes ago is so in every picture."""
+    time.tzset()
+    time.time = lambda: NOW_S
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="take the scenes of one file alone")
+    parser.add_argument("--chosen", type=Path, help="the folder for those that are shown in the README")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    look = Look(QApplication([]))
-    with tempfile.TemporaryDirectory() as temporary:
-        room, flags = Path(temporary), ("--port", "0", "--node-port", "0")
-        with (
-            NodeProcess(room, "studio", *flags, models=models_dir()) as studio,
-            NodeProcess(room, "spark", *flags, models=models_dir()) as spark,
-            opened(studio, room / "window") as app,
-        ):
-            pair(app, spark)
-            stage = Stage(look, app, spark, args.folder)
-            for found in pkgutil.iter_modules(scenes.__path__):
-                if args.only in ("", found.name):
-                    importlib.import_module(f"tests.app.scenes.{found.name}").play(stage)
+    still_clock()
+    application = QApplication([])
+    application.setCursorFlashTime(0)
+    look = Look(application, family=_FONT if _FONT in QFontDatabase.families() else "")
+    look.set_theme(Theme.LIGHT)
+    for found in pkgutil.iter_modules(scenes.__path__):
+        if args.only in ("", found.name):
+            with stage(look, args.folder) as scene:
+                importlib.import_module(f"tests.app.scenes.{found.name}").play(scene)
+    if args.chosen is not None:
+        keep_chosen(args.folder, args.chosen)
 
 
-def pair(app: Opened, spark: NodeProcess) -> None:
-    """As two people at two computers do, over loopback."""
-    theirs = NodeClient(lambda: address_of(spark))
-
-    async def shake_hands() -> None:
-        offer = await theirs.post("/pairing/offer")
-        await app.client.post("/pairing/join", {"code": offer["code"], "to": f"127.0.0.1:{offer['port']}"})
-        await theirs.close()
-
-    app.bridge.run(shake_hands())
-    wait(lambda: (peer := app.context.peer) and is_there(peer))
+def keep_chosen(taken: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in CHOSEN:
+        picture = QImage(str(taken / f"{name}.png"))
+        # An index of colours in place of colours: a third of the size, and nothing to be seen of it.
+        flags = Qt.ImageConversionFlag.ThresholdDither | Qt.ImageConversionFlag.AvoidDither
+        small = picture.convertToFormat(QImage.Format.Format_Indexed8, flags)
+        assert small.save(str(folder / f"{name}.png"), quality=0)
 
 
 if __name__ == "__main__":

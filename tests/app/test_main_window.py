@@ -9,6 +9,7 @@ import pytest
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QApplication
 
+from app import single
 from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
@@ -96,12 +97,12 @@ def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> Non
     click(button(first.window, "Later"))
     assert first.window.page_shown == "chat"
     first.window.go("models")
-    first.window.resize(1000, 700)
+    first.window.resize(760, 600)
     first.close()
     second = App(qapp, host)
     second.open()
     assert second.window.page_shown == "models"
-    assert (second.window.width(), second.window.height()) == (1000, 700)
+    assert (second.window.width(), second.window.height()) == (760, 600)
     second.close()
 
 
@@ -114,6 +115,17 @@ def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
     app.close()
 
 
+def test_it_opens_no_larger_than_the_screen(host: Host, qapp: QApplication) -> None:
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text('{"width": 3000, "height": 2000}')
+    app = App(qapp, host)
+    app.open()
+    room = app.window.screen().availableGeometry()
+    assert app.window.width() == max(room.width(), app.window.minimumWidth())
+    assert app.window.height() < room.height()
+    app.close()
+
+
 def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> None:
     first = SingleInstance(str(tmp_path))
     calls: list[int] = []
@@ -123,3 +135,19 @@ def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> N
     wait(lambda: calls)
     first.close()
     assert not SingleInstance(str(tmp_path)).is_second
+
+
+def test_of_two_started_at_once_one_is_the_second(
+    qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SingleInstance(str(tmp_path))
+    call, n_calls = single._call, 0
+
+    def call_too_early(name: str) -> bool:
+        nonlocal n_calls
+        n_calls += 1
+        return n_calls > 1 and call(name)
+
+    monkeypatch.setattr(single, "_call", call_too_early)
+    assert SingleInstance(str(tmp_path)).is_second
+    first.close()

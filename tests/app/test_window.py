@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtTest import QTest
+import sys
+from pathlib import Path
 
+import pytest
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app import state
+from app.node.starter import start_node
+from app.pages.catalogue import PAGES
 from app.state import NodePresence
+from app.window import MainWindow
+from tests.app.two_computers import two_computers
 from tests.app.windows import Opened, button, click, texts, wait
 
 
@@ -24,6 +34,71 @@ def test_a_node_that_ends_is_said_and_can_be_started_again(app: Opened) -> None:
     wait(lambda: app.state.presence is NodePresence.THERE)
     assert app.started == 1
     assert "studio alone" in texts(app.window)
+
+
+def test_a_node_that_was_to_come_back_and_does_not_can_be_started(
+    app: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_START_WITHIN_S", 2.0)
+    app.state.expect_back()
+    app.node.end()
+    wait(lambda: app.state.presence is NodePresence.STARTING)
+    wait(lambda: app.state.presence is NodePresence.GONE)
+    assert "did not come back by itself" in texts(app.window)
+    monkeypatch.undo()
+    click(button(app.window, "Start it again"))
+    wait(lambda: app.state.presence is NodePresence.THERE)
+
+
+def test_why_a_node_does_not_start_is_said_at_once(app: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "import sys; sys.exit('baton: the folder /x cannot be written; check it')"
+    app.node.end()
+    wait(lambda: app.state.presence is NodePresence.GONE)
+    monkeypatch.setattr(app.state, "_start", lambda: start_node([sys.executable, "-c", says]))
+    click(button(app.window, "Start it again"))
+    wait(lambda: "did not start: the folder /x cannot be written; check it." in texts(app.window))
+
+
+def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> None:
+    running = [{"model": "m", "state": "ready", "active": 0}]
+    peers = [{"node_id": "b", "name": "spark", "connected": True}]
+    app.state._hear(("changed", {"engines": running, "peers": peers}))
+    heard: list[str] = []
+    app.state.changed.connect(heard.append)
+    app.node.kill()
+    wait(lambda: app.state.presence is NodePresence.GONE)
+    wait(lambda: {"engines", "peers"} <= set(heard))
+    assert app.state.part("engines") == []
+    assert [peer["connected"] for peer in app.state.part("peers")] == [False]
+
+
+class Windows(QObject):
+    """Remembers which widgets were shown as windows of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+            self.shown.append(type(watched).__name__)
+        return False
+
+
+def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplication, tmp_path: Path) -> None:
+    windows = Windows()
+    qapp.installEventFilter(windows)
+    with two_computers(tmp_path) as context:
+        window = MainWindow(context, PAGES)
+        window.show()
+        for name in PAGES:
+            window.go(name)
+            qapp.processEvents()
+        window.hide()
+        window.end()
+        window.deleteLater()
+    qapp.removeEventFilter(windows)
+    assert windows.shown == ["MainWindow"]
 
 
 def test_the_status_fits_a_small_window(app: Opened) -> None:

@@ -67,7 +67,7 @@ def two_computers(folder: Path) -> Iterator[Context]:
     context = Context(
         bridge=bridge,
         client=client,
-        state=NodeState(bridge, client, lambda: None),
+        state=NodeState(bridge, client, lambda: contextlib.nullcontext(str)),
         preferences=Preferences(folder / "window.json"),
         data=folder / "data",
         command=("false",),
@@ -126,6 +126,14 @@ def parts_of() -> dict[str, Any]:
         "roles": roles(),
         "link": link(),
     }
+
+
+def another(name: str = "garage", *, connected: bool = True) -> dict[str, Any]:
+    """One more paired computer, as `peers` tells of it."""
+    node_id = name[0].replace("g", "d") * 32
+    since = time.time() - 420
+    (spark,) = parts_of()["peers"]
+    return {**spark, "node_id": node_id, "name": name, "connected": connected, "since": since}
 
 
 def host(device: str, system: str, memory_gb: int, free_gb: int, loaded: list[str]) -> dict[str, Any]:

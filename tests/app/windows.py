@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QCheckBox, QLabel, QWidget
 
 from app.bridge import Bridge
-from app.context import Context
+from app.context import Context, is_there
 from app.node.client import Address, NodeClient
 from app.pages.catalogue import PAGES
 from app.pages.page import Page
@@ -31,9 +31,12 @@ class Opened:
 
     def __init__(self, node: NodeProcess, folder: Path) -> None:
         self.node = node
+        self._put_together(NodeClient(lambda: address_of(node)), folder)
+
+    def _put_together(self, client: NodeClient, folder: Path) -> None:
         self.started = 0
         self.bridge = Bridge()
-        self.client = NodeClient(lambda: address_of(node))
+        self.client = client
         self.state = NodeState(self.bridge, self.client, self._start)
         self.context = Context(
             bridge=self.bridge,
@@ -45,9 +48,11 @@ class Opened:
         )
         self.window = MainWindow(self.context, PAGES)
 
-    def _start(self) -> None:
+    @contextlib.contextmanager
+    def _start(self) -> Iterator[Callable[[], str]]:
         self.started += 1
         self.node.start()
+        yield lambda: ""
 
     def begin(self) -> None:
         self.window.resize(1280, 800)
@@ -96,6 +101,19 @@ def wait(is_so: Callable[[], object], timeout_ms: int = TIMEOUT_MS) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not come to be so"
         QTest.qWait(5)
+
+
+def pair(app: Opened, spark: NodeProcess) -> None:
+    """As two people at two computers do, over loopback."""
+    theirs = NodeClient(lambda: address_of(spark))
+
+    async def shake_hands() -> None:
+        offer = await theirs.post("/pairing/offer")
+        await app.client.post("/pairing/join", {"code": offer["code"], "to": f"127.0.0.1:{offer['port']}"})
+        await theirs.close()
+
+    app.bridge.run(shake_hands())
+    wait(lambda: (peer := app.context.peer) and is_there(peer))
 
 
 def click(widget: QWidget) -> None:

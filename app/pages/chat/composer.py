@@ -5,31 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QSize, Qt, Signal
+from PySide6.QtCore import (
+    QCoreApplication,
+    QEvent,
+    QKeyCombination,
+    QMimeData,
+    QPoint,
+    QSize,
+    Qt,
+    Signal,
+)
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QFocusEvent,
     QFont,
     QFontMetrics,
+    QGuiApplication,
     QIcon,
     QKeyEvent,
+    QKeySequence,
     QPainter,
     QPaintEvent,
-    QPen,
-    QShowEvent,
     QTextOption,
 )
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPlainTextEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QSizePolicy, QWidget
 
+from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
 from app.chats.model import File
 from app.chats.models import Choice, Readiness
 from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
-from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
+from app.widgets.basics import Button, Icon, Text, column, row, set_property
+from app.widgets.controls import Menu
 from app.widgets.feedback import Meter
+from app.widgets.flow import Flow
 
 _MAX_LINES = 10
+_PASTE_INLINE = QKeyCombination(
+    Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier, Qt.Key.Key_V
+)
 _NAME_CHARS = 28
 
 _ARROW = 12
@@ -37,13 +53,17 @@ _PICKER_LEAST = 64
 
 
 class Composer(QFrame):
-    """Tells what the user wants; what becomes of it is the page's decision. Files are shown as they are told."""
+    """Tells what the user wants; what becomes of it is the page's decision. Files are shown as they are told.
+
+    `text_given` has a text that was pasted and is too long for the message.
+    """
 
     sent = Signal(str)
     stopped = Signal()
     edited = Signal()
     attach_wanted = Signal()
     files_given = Signal(list)
+    text_given = Signal(str)
     file_removed = Signal(str)
     settings_toggled = Signal(bool)
     model_chosen = Signal(str)
@@ -58,12 +78,9 @@ class Composer(QFrame):
         self.text.textChanged.connect(self.edited)
         self.text.textChanged.connect(self._show_button)
         self.text.files_given.connect(self.files_given)
+        self.text.text_given.connect(self.text_given)
         self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
-        self._chips = QHBoxLayout()
-        self._chips.setSpacing(SMALL)
-        self._files = QWidget()
-        self._files.setLayout(self._chips)
-        self._chips.setContentsMargins(0, 0, 0, 0)
+        self._files = Flow()
         self._files.hide()
         self._n_reading = 0
         self._has_files = self._is_answering = False
@@ -112,14 +129,14 @@ class Composer(QFrame):
 
     def show_files(self, files: Sequence[File], n_reading: int = 0) -> None:
         """Those that are attached, and how many are still being read."""
-        clear(self._chips)
+        chips: list[QWidget] = []
         for file in files:
             chip = FileChip(file)
             chip.removed.connect(self.file_removed)
-            self._chips.addWidget(chip)
+            chips.append(chip)
         if n_reading:
-            self._chips.addWidget(Text(self.tr("Reading…"), size="caption", tone="faint"))
-        self._chips.addStretch(1)
+            chips.append(Text(self.tr("Reading…"), size="caption", tone="faint"))
+        self._files.show_parts(chips)
         self._has_files, self._n_reading = bool(files), n_reading
         self._files.setVisible(bool(files) or n_reading > 0)
         self._show_button()
@@ -153,11 +170,15 @@ class Composer(QFrame):
 
 
 class _MessageEdit(QPlainTextEdit):
-    """Grows to ten lines. Enter sends, with Shift it begins a new line."""
+    """Grows to ten lines. Enter sends, with Shift it begins a new line.
+
+    Long texts that are pasted are given away; with Shift they are put in, up to what can still be typed in.
+    """
 
     submitted = Signal()
     focused = Signal(bool)
     files_given = Signal(list)
+    text_given = Signal(str)
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,6 +206,9 @@ class _MessageEdit(QPlainTextEdit):
         if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.submitted.emit()
             return
+        if event.keyCombination() == _PASTE_INLINE:
+            self.paste_inline()
+            return
         super().keyPressEvent(event)
 
     def changeEvent(self, event: QEvent) -> None:
@@ -206,8 +230,32 @@ class _MessageEdit(QPlainTextEdit):
     def insertFromMimeData(self, source: QMimeData) -> None:
         if files := files_in(source):
             self.files_given.emit(files)
+        elif len(source.text()) >= PASTED_CHARS:
+            self.text_given.emit(source.text())
         else:
             super().insertFromMimeData(source)
+
+    def paste_inline(self) -> None:
+        """The text of the clipboard, long as it may be, but for one that would make typing slow."""
+        text = QGuiApplication.clipboard().text()
+        if len(text) > MAX_INLINE_CHARS:
+            self.text_given.emit(text)
+        else:
+            self.insertPlainText(text)
+
+    def menu_of_text(self) -> QMenu:
+        """What can be done with the text, as everywhere, and how to paste a long one into it."""
+        menu = self.createStandardContextMenu()
+        menu.addSeparator()
+        inline = menu.addAction(self.tr("Paste into the message"), self.paste_inline)
+        inline.setShortcut(QKeySequence(_PASTE_INLINE))
+        inline.setEnabled(bool(QGuiApplication.clipboard().text()))
+        return menu
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = self.menu_of_text()
+        menu.popup(event.globalPos())
+        menu.aboutToHide.connect(menu.deleteLater)
 
 
 class FileChip(QFrame):
@@ -307,7 +355,7 @@ class ModelButton(_Picker):
         self.setToolTip(self.tr("{name}. Another one: Ctrl+L").format(name=model) if model else "")
 
     def menu_of_models(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for choice in self._choices:
             action = menu.addAction(f"{choice.id}\t{self._state_words(choice)}")
             action.triggered.connect(lambda _=False, id_=choice.id: self.chosen.emit(id_))
@@ -325,6 +373,8 @@ class ModelButton(_Picker):
         menu.aboutToHide.connect(menu.deleteLater)
 
     def _state_words(self, choice: Choice) -> str:
+        if choice.on:
+            return self.tr("loaded on {}").format(choice.on)
         return {
             Readiness.LOADED: self.tr("loaded"),
             Readiness.LOADING: self.tr("loading, {share}").format(share=f"{choice.progress:.0%}"),
@@ -353,7 +403,7 @@ class PresetButton(_Picker):
         self.setAccessibleName(self.tr("Instructions: {name}").format(name=words))
 
     def menu_of_presets(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
             action = menu.addAction(words)
             action.triggered.connect(lambda _=False, name=name: self.chosen.emit(name))
@@ -405,39 +455,6 @@ class ContextGauge(QWidget):
         return self.toolTip()
 
 
-class DropHint(QWidget):
-    """Lies over a widget while files hang over the page."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        words = QLabel(self.tr("Drop text or PDF files to attach them"))
-        words.setProperty("scale", "title")
-        self.setLayout(row(None, words, None))
-        parent.installEventFilter(self)
-        self.hide()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self.raise_()
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() is QEvent.Type.Resize and isinstance(watched, QWidget):
-            self.setGeometry(watched.rect())
-        return super().eventFilter(watched, event)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        look = current_look()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        ground = look.colour("ground")
-        ground.setAlphaF(0.94)
-        painter.fillRect(self.rect(), ground)
-        pen = QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine)
-        painter.setPen(pen)
-        painter.drawRoundedRect(self.rect().adjusted(MEDIUM, MEDIUM, -MEDIUM, -MEDIUM), SMALL, SMALL)
-
-
 def _above(button: QWidget, menu: QMenu) -> QPoint:
     """Where a menu stands on its button: the composer is at the window's foot."""
     return button.mapToGlobal(QPoint(0, -menu.sizeHint().height() - 2))
@@ -451,5 +468,7 @@ def files_in(data: QMimeData) -> list[Path]:
 def size_words(file: File) -> str:
     """In tokens where they were counted, else in bytes."""
     if file.n_tokens is not None:
-        return f"{file.n_tokens:,} tokens"
-    return f"{file.n_bytes / 1000:,.0f} kB" if file.n_bytes >= 1000 else f"{file.n_bytes} bytes"
+        return QCoreApplication.translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
+    if file.n_bytes >= 1000:
+        return f"{file.n_bytes / 1000:,.0f} kB"
+    return QCoreApplication.translate("Files", "{} bytes").format(file.n_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -41,6 +42,7 @@ from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
 from app.widgets.basics import Button, Text, column, row
+from app.widgets.controls import Menu, SearchField
 
 WIDTH = 240
 
@@ -289,7 +291,7 @@ class _View(QListView):
         self.viewport().update()
 
 
-class _Search(QLineEdit):
+class _Search(SearchField):
     """Escape leaves it, and the arrow leads into what is under it."""
 
     left = Signal()
@@ -324,24 +326,12 @@ class ConversationPane(QFrame):
         self.setFixedWidth(WIDTH)
         self.model = ConversationModel()
         self.model.renamed.connect(self.renamed)
-        self.search = _Search()
+        self.search = _Search(self.tr("Search"), name=self.tr("Search conversations"))
         self.search.setProperty("kind", "search")
-        self.search.setPlaceholderText(self.tr("Search"))
-        self.search.setAccessibleName(self.tr("Search conversations"))
         self.search.textChanged.connect(self.searched)
-        self._search_icon = self.search.addAction(
-            current_look().icon("search", "text_faint"), QLineEdit.ActionPosition.LeadingPosition
-        )
         self.search.returnPressed.connect(self._open_first)
         self.search.left.connect(self._leave_search)
         self.search.went_down.connect(self._enter_list)
-        self._clear = self.search.addAction(
-            current_look().icon("close", "text_soft"), QLineEdit.ActionPosition.TrailingPosition
-        )
-        self._clear.setToolTip(self.tr("Clear"))
-        self._clear.triggered.connect(lambda _=False: self.search.clear())
-        self._clear.setVisible(False)
-        self.search.textChanged.connect(lambda text: self._clear.setVisible(bool(text)))
         new = Button("", self.new_wanted.emit, kind="icon", icon="plus", name=self.tr("New chat"))
         more = Button("", icon="more", kind="icon", name=self.tr("Import and export"))
         more.clicked.connect(lambda: self._show_more(more))
@@ -349,25 +339,33 @@ class ConversationPane(QFrame):
         self.view.opened.connect(self.opened)
         self.view.deleted.connect(self.deleted)
         self.view.menu_wanted.connect(self._show_menu)
+        self._fault = Text(tone="danger", size="caption", wrap=True, selectable=True)
+        self._fault.setContentsMargins(MEDIUM, SMALL, MEDIUM, SMALL)
+        self._fault.hide()
         self._empty = Text(tone="faint", size="caption", wrap=True)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         head = row(self.search, new, more, spacing=2)
         head.setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)
         self._empty.setContentsMargins(MEDIUM, SMALL, MEDIUM, 0)
-        self.setLayout(column(head, self._empty, self.view, spacing=0))
-        self.layout().setStretch(2, 1)  # type: ignore[union-attr]
+        self.setLayout(column(head, self._fault, self._empty, self.view, spacing=0))
+        self.layout().setStretch(3, 1)  # type: ignore[union-attr]
         self.layout().setContentsMargins(0, 0, 1, SMALL)  # type: ignore[union-attr]
         self._current = ""
         self.setTabOrder(self.search, new)
         self.setTabOrder(new, more)
         self.setTabOrder(more, self.view)
-        current_look().changed.connect(self._draw)
         self.model.modelReset.connect(self._on_reset)
         self._on_reset()
 
     def show_listed(self, listed: Sequence[Listed]) -> None:
         self._be_found(False)
-        self.model.show_listed(listed, date.today())
+        self.model.show_listed(listed, date.fromtimestamp(time.time()))
+        self._on_reset()
+
+    def show_fault(self, why: str) -> None:
+        """Why chats cannot be read or kept just now; "" where they can."""
+        self._fault.setText(why)
+        self._fault.setVisible(bool(why))
         self._on_reset()
 
     def show_found(self, found: Sequence[Found]) -> None:
@@ -394,7 +392,7 @@ class ConversationPane(QFrame):
     def menu_of(self, conversation_id: str) -> QMenu:
         index = self.model.index_of(conversation_id)
         is_pinned = bool(index.data(_IS_PINNED))
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("Rename"), lambda: self.rename(conversation_id))
         menu.addAction(
             self.tr("Unpin") if is_pinned else self.tr("Pin"),
@@ -406,7 +404,7 @@ class ConversationPane(QFrame):
         return menu
 
     def more_menu(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("Import…"), self.import_wanted.emit)
         menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
         return menu
@@ -445,7 +443,7 @@ class ConversationPane(QFrame):
 
     def _on_reset(self) -> None:
         is_empty = self.model.rowCount() == 0
-        self._empty.setVisible(is_empty)
+        self._empty.setVisible(is_empty and not self._fault.text())
         self._empty.setText(
             self.tr("Nothing found. Try fewer words.")
             if self.search.text().strip()
@@ -460,10 +458,6 @@ class ConversationPane(QFrame):
         else:
             self.view.clearSelection()
             self.view.setCurrentIndex(QModelIndex())
-
-    def _draw(self) -> None:
-        self._search_icon.setIcon(current_look().icon("search", "text_faint"))
-        self._clear.setIcon(current_look().icon("close", "text_soft"))
 
 
 def _one_line(snippet: str) -> str:

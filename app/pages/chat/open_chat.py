@@ -62,8 +62,10 @@ class OpenChat(QObject):
         self._is_over = False
 
     def end(self) -> None:
-        """It is closed; what is still being kept for it says nothing here any more."""
+        """It is closed; what is still being kept for it says nothing here any more, and what could not be is left to
+        the keeper, which tries again."""
         self._is_over = True
+        self._leave_to_keeper(self._unkept)
         self.deleteLater()
 
     @property
@@ -76,8 +78,8 @@ class OpenChat(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Something of it goes on, so that it has to stay open."""
-        return self.is_answering or self.n_reading > 0
+        """Something of it goes on or is nowhere else yet, so that it has to stay open."""
+        return self.is_answering or self.n_reading > 0 or bool(self._unkept)
 
     @property
     def is_empty(self) -> bool:
@@ -302,20 +304,27 @@ class OpenChat(QObject):
         self.reset.emit()
 
     def _keep_new(self, messages: Iterable[Message]) -> None:
-        """Keep new messages; what could not be kept is tried again when the answer has ended."""
+        """Keep new messages; what could not be kept is tried again when the answer has ended, and at the end."""
         tried = [*self._unkept, *(message.id for message in messages)]
         self._unkept = []
         kept = [self.tree[one] for one in tried if one in self.tree]
 
         def on_error(error: AppError) -> None:
-            self._unkept = [*tried, *self._unkept]
-            self._context.tell(error)
+            if self._is_over:
+                self._leave_to_keeper(tried)
+            else:
+                self._unkept = [*tried, *self._unkept]
+                self._context.tell(error)
 
         def on_kept(_: object) -> None:
             if not self._is_over:
                 self.listed_changed.emit()
 
         self._context.bridge.run(self._keeper.do(Store.add, self.id, *kept), on_kept, on_error)
+
+    def _leave_to_keeper(self, unkept: Sequence[str]) -> None:
+        if messages := [self.tree[one] for one in unkept if one in self.tree]:
+            self._keeper.tell(Store.add, self.id, *messages)
 
     def _keep_answer(self, answer: Message) -> None:
         self._context.bridge.run(self._keeper.do(Store.change_answer, answer), None, self._context.tell)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.chats import models as chat_models
-from app.chats.attaching import read_file
+from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
 from app.chats.counting import count_tokens
 from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
@@ -32,12 +31,12 @@ from app.chats.model import Chat, File, Found, Listed, Preset
 from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
-from app.chats.transfer import from_json, read_export, to_json, to_markdown
 from app.context import Context, is_there
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
-from app.pages.chat.composer import Composer, DropHint, files_in
+from app.pages.chat.composer import Composer, files_in
 from app.pages.chat.conversations import ConversationPane
+from app.pages.chat.exchange import Exchange
 from app.pages.chat.open_chat import OpenChat, new_conversation
 from app.pages.chat.settings import ChatSettings
 from app.pages.chat.transcript.view import Transcript
@@ -45,7 +44,7 @@ from app.pages.chat.welcome import Welcome
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Text, column, row
-from app.widgets.feedback import Action, Meter
+from app.widgets.feedback import Action, DropHint, Meter
 
 # What is typed is written that much later at most, however long somebody types without a pause.
 _DRAFT_MS = 400
@@ -56,8 +55,6 @@ _NARROW = 1000
 
 
 class ChatPage(Page):
-    title = "Chat"
-
     _not_kept = Signal(object)
 
     def __init__(self, context: Context) -> None:
@@ -71,6 +68,7 @@ class ChatPage(Page):
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
         self.is_ready = False
+        self._fault = ""
         self._searching: Job | None = None
         self._asking_context: Job | None = None
         self._pane = ConversationPane()
@@ -79,6 +77,7 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
+        self._exchange = Exchange(context, self._keeper, self)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -109,7 +108,8 @@ class ChatPage(Page):
         middle = QWidget()
         middle.setLayout(column(self._stack, around, spacing=SMALL))
         middle.layout().setStretch(0, 1)  # type: ignore[union-attr]
-        self._hint = DropHint(middle)
+        self._hint = DropHint(middle, self.tr("Drop text or PDF files to attach them"))
+        self.foot = writing
         whole = row(self._pane, middle, self._settings, spacing=0)
         whole.setStretch(1, 1)
         self.setLayout(whole)
@@ -124,22 +124,24 @@ class ChatPage(Page):
         pane.renamed.connect(self._rename)
         pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
         pane.deleted.connect(self._delete_conversation)
-        pane.exported.connect(self._export_one)
-        pane.import_wanted.connect(self._import)
-        pane.export_all_wanted.connect(self._export_all)
+        pane.exported.connect(lambda id_: self._exchange.export_one(id_, pane.title_of(id_)))
+        pane.export_all_wanted.connect(self._exchange.export_all)
+        pane.import_wanted.connect(self._exchange.ask_import)
+        self._exchange.imported.connect(self._refresh)
         composer.sent.connect(self._send)
         composer.stopped.connect(lambda: self._chat.stop())
         composer.edited.connect(self._on_typed)
         composer.attach_wanted.connect(self._ask_files)
         composer.files_given.connect(self.attach)
+        composer.text_given.connect(self.attach_text)
         composer.file_removed.connect(self._remove_file)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
         composer.more_models_wanted.connect(lambda: self.context.shell.go("models"))
         composer.preset_chosen.connect(self._choose_preset)
         composer.preset.edit_wanted.connect(self._edit_instructions)
-        transcript.regenerate.connect(lambda id_: self._chat.regenerate(id_))
-        transcript.continue_answer.connect(lambda id_: self._chat.continue_answer(id_))
+        transcript.regenerate.connect(lambda id_: self._ask_again(self._chat.regenerate, id_))
+        transcript.continue_answer.connect(lambda id_: self._ask_again(self._chat.continue_answer, id_))
         transcript.edited.connect(lambda id_, text: self._chat.edit(id_, text))
         transcript.branch.connect(lambda id_, step: self._chat.turn(id_, step))
         transcript.answer_here.connect(lambda id_: self._chat.answer_here(id_))
@@ -167,11 +169,19 @@ class ChatPage(Page):
         return QShortcut(QKeySequence(keys), self, run)
 
     @Slot(object)
-    def _on_not_kept(self, error: AppError) -> None:
-        self.context.tell(error)
+    def _on_not_kept(self, error: AppError | None) -> None:
+        """A chat that is not kept stays said for as long as it is so."""
+        self._fault = str(error) if error is not None else ""
+        self._pane.show_fault(self._fault)
+        if error is not None:
+            self.context.tell(error)
+        else:
+            self._refresh()
 
     def end(self) -> None:
         self._keep_draft()
+        for chat in self._open.values():
+            chat.end()
         self._keeper.close()
 
     def shown(self) -> None:
@@ -211,6 +221,7 @@ class ChatPage(Page):
 
         def fail(error: AppError) -> None:
             self.is_ready = True
+            self._pane.show_fault(str(error))
             self.context.tell(error)
 
         self.context.bridge.run(read(), show, fail)
@@ -350,8 +361,10 @@ class ChatPage(Page):
         if part in ("models", "engines"):
             self._show_models()
             self._ask_context()
-        elif part == "peers":
-            self._show_welcome()
+        elif part in ("peers", "roles", "hosts"):
+            self._show_models()
+        elif part == "settings":
+            self._show_gauge()
 
     def _on_node(self) -> None:
         self._n_ctx.clear()
@@ -361,8 +374,12 @@ class ChatPage(Page):
 
     def _show_models(self) -> None:
         state = self.context.state
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()))
+        on_peer = chat_models.loaded_on_peer(
+            self.context.peer, state.part("roles", {}), state.part("hosts", {})
+        )
+        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_gauge()
         self._show_welcome()
         self._show_composer()
 
@@ -402,11 +419,13 @@ class ChatPage(Page):
         )
 
     def _show_welcome(self) -> None:
-        peer = self.context.peer
+        state, peer = self.context.state, self.context.peer
+        peer_id = str(peer["node_id"]) if peer is not None and is_there(peer) else ""
         self._welcome.say(
-            is_there=self.context.state.presence is not NodePresence.STARTING,
-            has_models=bool(self._choices) or self.context.state.presence is NodePresence.GONE,
-            peer=str(peer["name"]) if peer is not None and is_there(peer) else "",
+            is_there=state.presence is not NodePresence.STARTING,
+            has_models=bool(self._choices) or state.presence is NodePresence.GONE,
+            peer=str(peer["name"]) if peer is not None else "",
+            share=chat_models.share_of(self._model, state.part("roles", {}), peer_id=peer_id),
         )
 
     def _show_composer(self) -> None:
@@ -425,14 +444,18 @@ class ChatPage(Page):
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
-        conversation = self._chat.conversation
+        conversation, model = self._chat.conversation, self._model
+        state = self.context.state
+        n_ctx = self._n_ctx.get(model) or chat_models.context_of(
+            model, state.part("models", {}), state.part("settings", {})
+        )
         self._composer.gauge.show_fill(
             fill_of(
                 self._chat.tree.path(),
                 draft=self._composer.draft,
                 files=conversation.draft_files,
                 system=conversation.system,
-                n_ctx=self._n_ctx.get(self._model),
+                n_ctx=n_ctx,
             )
         )
 
@@ -444,6 +467,11 @@ class ChatPage(Page):
         files = self._chat.conversation.draft_files
         self._composer.show_draft("")
         self._chat.send(text, files, self._model)
+
+    def _ask_again(self, ask: Callable[[str], object], message_id: str) -> None:
+        # The button that was pressed goes, and the focus with it.
+        self._composer.text.setFocus()
+        ask(message_id)
 
     def _on_typed(self) -> None:
         if not self._draft_timer.isActive():
@@ -505,11 +533,46 @@ class ChatPage(Page):
         self.attach([Path(name) for name in names])
 
     def attach(self, paths: Sequence[Path]) -> None:
-        """Read them and put them beside the draft; what cannot be read is said."""
-        for path in paths:
-            self._read_file(self._chat, path)
+        """Read them and put them beside the draft; what cannot be read is said, of all of them at once."""
+        faults: list[str] = []
+        left = list(paths)
 
-    def _read_file(self, chat: OpenChat, path: Path) -> None:
+        def over(path: Path, fault: str) -> None:
+            left.remove(path)
+            faults.extend([fault] if fault else ())
+            if faults and not left:
+                self.context.shell.toast("\n".join(faults))
+
+        for path in paths:
+            self._read_file(self._chat, path, lambda fault, path=path: over(path, fault))  # type: ignore[misc]
+
+    def attach_text(self, text: str) -> None:
+        """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
+        chat, files = self._chat, self._chat.conversation.draft_files
+        try:
+            file = pasted_file(text, self.tr("Pasted text"), [one.name for one in files])
+        except BadFile as error:
+            self.context.tell(error)
+            return
+        chat.change_draft_files([*files, file])
+        self._count(chat, file)
+        self._show_fields()
+        inline = Action(text=self.tr("Put it in the message"), run=lambda: self._put_inline(chat, file))
+        self.context.shell.toast(
+            self.tr("The text is attached: {n} characters.").format(n=f"{len(text):,}"),
+            inline if len(text) <= MAX_INLINE_CHARS else None,
+        )
+
+    def _put_inline(self, chat: OpenChat, file: File) -> None:
+        files = chat.conversation.draft_files
+        if chat is self._chat and any(one.id == file.id for one in files):
+            self._remove_file(file.id)
+            self._composer.text.insertPlainText(file.text)
+            self._composer.text.setFocus()
+
+    def _read_file(self, chat: OpenChat, path: Path, on_over: Callable[[str], object]) -> None:
+        """`on_over` is told "", or why the file cannot be attached."""
+
         def done(file: File | None) -> None:
             chat.n_reading -= 1
             if file is not None:
@@ -518,13 +581,17 @@ class ChatPage(Page):
             self._on_busy(chat)
             self._show_fields()
 
+        def succeed(file: File) -> None:
+            done(file)
+            on_over("")
+
         def fail(error: AppError) -> None:
             done(None)
-            self.context.tell(error)
+            on_over(str(error))
 
         chat.n_reading += 1
         self._show_fields()
-        self.context.bridge.run(asyncio.to_thread(read_file, path), done, fail)
+        self.context.bridge.run(asyncio.to_thread(read_file, path), succeed, fail)
 
     def _count(self, chat: OpenChat, file: File) -> None:
         """Ask the model's own tokenizer how large it is. Without a model its size in bytes stands there."""
@@ -586,6 +653,7 @@ class ChatPage(Page):
             )
 
     def _show_listed(self, listed: list[Listed]) -> None:
+        self._pane.show_fault(self._fault)
         self._pane.show_listed(listed)
 
     def _show_found(self, found: list[Found]) -> None:
@@ -642,68 +710,6 @@ class ChatPage(Page):
         self._keeper.tell(Store.restore_messages, conversation_id, ids, before.leaf)
         self._refresh()
 
-    # Export and import.
-
-    def _export_one(self, conversation_id: str) -> None:
-        async def read() -> list[Chat]:
-            return [await self._keeper.do(Store.chat, conversation_id)]
-
-        self._export(read, self._pane.title_of(conversation_id) or self.tr("Conversation"))
-
-    def _export_all(self) -> None:
-        async def read() -> list[Chat]:
-            return await self._keeper.do(Store.all_chats)
-
-        self._export(read, self.tr("Baton chats"))
-
-    def _export(self, read: Callable[[], Any], name: str) -> None:
-        safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
-        safe = safe or self.tr("Conversation")
-        json_kind = self.tr("JSON, to import again (*.json)")
-        chosen, kind = QFileDialog.getSaveFileName(
-            self, self.tr("Export"), f"{safe}.json", f"{json_kind};;{self.tr('Markdown, to read (*.md)')}"
-        )
-        if not chosen:
-            return
-        path = Path(chosen)
-        if not path.suffix:
-            path = path.with_suffix(".json" if kind == json_kind else ".md")
-        write = to_markdown if path.suffix == ".md" else to_json
-
-        async def work() -> None:
-            chats = await read()
-            await asyncio.to_thread(_write, path, write, chats)
-
-        self.context.bridge.run(
-            work(),
-            lambda _: self.context.shell.toast(self.tr("Exported to {name}.").format(name=path.name)),
-            self.context.tell,
-        )
-
-    def _import(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(
-            self, self.tr("Import"), "", self.tr("JSON files (*.json);;All files (*)")
-        )
-        if name:
-            self.import_file(Path(name))
-
-    def import_file(self, path: Path) -> None:
-        async def work() -> list[Chat]:
-            chats = await asyncio.to_thread(lambda: from_json(read_export(path), path.name))
-            await self._keeper.do(Store.take_in, chats)
-            return chats
-
-        def done(chats: list[Chat]) -> None:
-            self._refresh()
-            words = (
-                self.tr("1 conversation is imported.")
-                if len(chats) == 1
-                else self.tr("{n} conversations are imported.")
-            )
-            self.context.shell.toast(words.format(n=len(chats)))
-
-        self.context.bridge.run(work(), done, self.context.tell)
-
 
 class _LoadingLine(QWidget):
     """Over the composer while a model is loaded that was asked already."""
@@ -722,15 +728,3 @@ class _LoadingLine(QWidget):
             self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
         )
         self._meter.show_shares((progress or 0.0, "local"))
-
-
-def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[Chat]) -> None:
-    """Whole, or not at all."""
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        unfinished.write_text(write(chats), "utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise BadFile(f"{path} cannot be written: {error.strerror}.") from error

@@ -165,7 +165,6 @@ class _SettingRow(QWidget):
         self._slider.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._slider.setAccessibleName(name)
         self._slider.valueChanged.connect(self._on_dragged)
-        self._slider.setVisible(setting.default is not None)
         parts = [row(Text(name), None, self.box, spacing=SMALL)]
         self.setLayout(
             column(
@@ -202,31 +201,33 @@ class _SettingRow(QWidget):
 
 def _words(name: str) -> tuple[str, str]:
     """What a setting is called, and what it does, in a line."""
-    said = QCoreApplication.translate
     return {
         "temperature": (
-            said("Sampling", "Temperature"),
-            said("Sampling", "0 takes the likeliest, more is bolder."),
+            QCoreApplication.translate("Sampling", "Temperature"),
+            QCoreApplication.translate("Sampling", "0 takes the likeliest, more is bolder."),
         ),
         "top_p": (
-            said("Sampling", "Top-p"),
-            said("Sampling", "The likeliest words up to this share."),
+            QCoreApplication.translate("Sampling", "Top-p"),
+            QCoreApplication.translate("Sampling", "The likeliest words up to this share."),
         ),
         "top_k": (
-            said("Sampling", "Top-k"),
-            said("Sampling", "So many of the likeliest; 0 is all."),
+            QCoreApplication.translate("Sampling", "Top-k"),
+            QCoreApplication.translate("Sampling", "So many of the likeliest; 0 is all."),
         ),
         "min_p": (
-            said("Sampling", "Min-p"),
-            said("Sampling", "Drops words far below the likeliest."),
+            QCoreApplication.translate("Sampling", "Min-p"),
+            QCoreApplication.translate("Sampling", "Drops words far below the likeliest."),
         ),
         "repeat_penalty": (
-            said("Sampling", "Repeat penalty"),
-            said("Sampling", "Over 1, words just used come less."),
+            QCoreApplication.translate("Sampling", "Repeat penalty"),
+            QCoreApplication.translate("Sampling", "Over 1, words just used come less."),
         ),
         "max_tokens": (
-            said("Sampling", "Longest answer"),
-            said("Sampling", "In tokens. Else the context is the limit."),
+            QCoreApplication.translate("Sampling", "Longest answer"),
+            QCoreApplication.translate("Sampling", "In tokens. Else the context is the limit."),
         ),
-        "seed": (said("Sampling", "Seed"), said("Sampling", "The same number, the same answer.")),
+        "seed": (
+            QCoreApplication.translate("Sampling", "Seed"),
+            QCoreApplication.translate("Sampling", "The same number, the same answer."),
+        ),
     }[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QStackedWidget, QWidget
 
+from app.chats.models import Share
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.widgets.basics import Button, Icon, Text, column, row
 from app.widgets.feedback import Action, EmptyState
@@ -57,14 +58,15 @@ class Welcome(QStackedWidget):
         for page in (asking, self._no_model, self._starting):
             self.addWidget(page)
 
-    def say(self, *, is_there: bool, has_models: bool, peer: str) -> None:
-        """`peer` is the name of the other computer where it helps, else ""."""
+    def say(self, *, is_there: bool, has_models: bool, peer: str, share: Share) -> None:
+        """`peer` is the name of the other computer, `share` what it does for this chat."""
         self.setCurrentIndex(2 if not is_there else 0 if has_models else 1)
-        self._where.setText(
-            self.tr("Nothing leaves your computers. Long prompts are read on {peer}.").format(peer=peer)
-            if peer
-            else self.tr("Nothing leaves this computer.")
-        )
+        where = {
+            Share.NOTHING: self.tr("Nothing leaves this computer."),
+            Share.READS: self.tr("Nothing leaves your computers. Long prompts are read on {peer}."),
+            Share.WRITES: self.tr("Nothing leaves your computers. Answers are written on {peer}."),
+        }
+        self._where.setText(where[share].format(peer=peer))
 
     def _beginnings(self) -> tuple[tuple[str, str, str, str, bool], ...]:
         return (

@@ -15,6 +15,7 @@ from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.faults import AppError
 from app.node.link_report import Check, checks
 from app.pages.cluster.crashes import CrashCard
+from app.pages.cluster.others import OthersCard
 from app.pages.cluster.picture import ClusterPicture
 from app.pages.cluster.roles import AUTO, RolesCard
 from app.pages.cluster.story import Story
@@ -39,8 +40,6 @@ _NARROW = 700
 
 
 class ClusterPage(Page):
-    title = "Cluster"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.setAccessibleName(self.tr("Cluster"))
@@ -99,7 +98,8 @@ class ClusterPage(Page):
         for card in (self._link_trial, self._self_test):
             card.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._trials = row(self._link_trial, self._self_test, spacing=LARGE)
-        self._unpair = Button(self.tr("Unpair"), self._ask_to_unpair, kind="quiet")
+        self._others = OthersCard(self._use, self._ask_to_unpair)
+        self._unpair = Button(self.tr("Unpair"), self._on_unpair, kind="quiet")
         self._paired = Text(size="caption", tone="faint")
         foot = row(self._paired, None, self._unpair, spacing=SMALL)
         body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
@@ -109,6 +109,7 @@ class ClusterPage(Page):
             body.column.addLayout(part)
         body.column.addLayout(self._trials)
         body.column.addWidget(self._roles)
+        body.column.addWidget(self._others)
         body.column.addLayout(foot)
         body.column.addStretch(1)
         return body
@@ -152,6 +153,7 @@ class ClusterPage(Page):
         if self._stack.currentIndex() == _PAIRED:
             self._show_computers(story)
             self._show_away(story)
+            self._others.show_others(self.context.other_peers, time.time())
 
     @property
     def _story(self) -> Story:
@@ -170,6 +172,7 @@ class ClusterPage(Page):
         self._show_away(story)
         self._show_crashes(story)
         self._show_roles(story)
+        self._others.show_others(self.context.other_peers, time.time())
         self._link_trial.show_link(self.context.state.part("link", {}))
         self._self_test.offer(story.model, self._why_no_test(story))
         self._paired.setText(
@@ -295,6 +298,15 @@ class ClusterPage(Page):
     def _wish(self, prefill: str) -> None:
         self._do(self.context.client.post("/roles", {"prefill": prefill}))
 
+    def _use(self, peer: dict[str, Any]) -> None:
+        """Have that one prefill, and none of the others by an earlier wish."""
+
+        async def wish() -> None:
+            for prefill in (AUTO, peer["node_id"]):
+                await self.context.client.post("/roles", {"prefill": prefill})
+
+        self._do(wish())
+
     def _load(self, model: str) -> None:
         self._do(self.context.client.endpoint_post("/models/load", {"model": model}))
 
@@ -329,10 +341,11 @@ class ClusterPage(Page):
         dialog.changed.connect(self._link_trial.begin)
         dialog.open()
 
-    def _ask_to_unpair(self) -> None:
-        peer = self.context.peer
-        if peer is None:
-            return
+    def _on_unpair(self) -> None:
+        if (peer := self.context.peer) is not None:
+            self._ask_to_unpair(peer)
+
+    def _ask_to_unpair(self, peer: dict[str, Any]) -> None:
         told = "" if is_there(peer) else self.tr(" It is away and cannot be told: unpair it there as well.")
         question = Question(
             self,

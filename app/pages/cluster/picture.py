@@ -30,8 +30,7 @@ class ComputerCard(Card):
     def __init__(self, hue: str) -> None:
         super().__init__(spacing=TINY)
         self._hue = hue
-        self._name = Text(size="title")
-        self._name.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._name = _Line(size="title")
         self._role = Tag("", hue)
         self._whose = Text(
             self.tr("this computer") if hue == "local" else self.tr("the other computer"),
@@ -83,10 +82,6 @@ class ComputerCard(Card):
         )
         self.setAccessibleName(", ".join(filter(None, said)))
 
-    @property
-    def state_text(self) -> str:
-        return self._state.text()
-
 
 class ClusterPicture(QWidget):
     """Cards at both ends; between them the cable, in which dots run while KV does. `to_here` is which way."""
@@ -130,6 +125,7 @@ class ClusterPicture(QWidget):
             cable.about or (self.tr("not measured yet") if cable.is_up else self.tr("no link"))
         )
         self._carries.setText(carries)
+        self._say()
         self.update()
 
     def show_checks(self, n_well: int, n_odd: int) -> None:
@@ -146,11 +142,19 @@ class ClusterPicture(QWidget):
         self._is_flowing, self._to_here = is_flowing, to_here
         self._hue = "peer" if to_here else "local"
         self._rest_or_move()
+        self._say()
         self.update()
 
-    @property
-    def is_moving(self) -> bool:
-        return self._timer.isActive()
+    def _say(self) -> None:
+        """What the cable shows, for those who do not see it."""
+        flow = ""
+        if self._is_flowing:
+            flow = self.tr("KV is on its way to {}").format(
+                self.tr("this computer") if self._to_here else self.tr("the other computer")
+            )
+        self.setAccessibleName(self.tr("The cable"))
+        words = (self._about.text(), self._carries.text(), flow)
+        self.setAccessibleDescription(", ".join(filter(None, words)))
 
     @property
     def _cable_y(self) -> float:

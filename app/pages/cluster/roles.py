@@ -8,12 +8,17 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QWidget
 
+from app.chats.titles import shortened
 from app.look.measures import HUGE, MEDIUM, SMALL
 from app.telemetry import figures
 from app.widgets.basics import Card, Text, clear, row
 from app.widgets.controls import Segments
+from app.widgets.elided import ElidedText
 
 AUTO = "auto"
+
+# Of a computer's name on a button.
+_NAME_CHARS = 16
 
 
 class RolesCard(Card):
@@ -52,7 +57,10 @@ class RolesCard(Card):
 
     def _show_wish(self, wish: str, names: dict[str, str]) -> None:
         choices = [(AUTO, self.tr("Fastest way"))]
-        choices += [(node_id, self.tr("{} prefills").format(name)) for node_id, name in names.items()]
+        choices += [
+            (node_id, self.tr("{} prefills").format(shortened(name, _NAME_CHARS)))
+            for node_id, name in names.items()
+        ]
         clear(self._place)
         self._segments = Segments(choices, name=self.tr("Roles"))
         self._segments.show_value(wish)
@@ -78,7 +86,7 @@ class RolesCard(Card):
             words = (
                 self.tr("{} alone").format(who[0]) if who[0] == who[1] else self.tr("{} → {}").format(*who)
             )
-            self._put(line, 0, Text(f"✓ {words}" if is_it else words, strong=is_it))
+            self._put(line, 0, ElidedText(f"✓ {words}" if is_it else words, strong=is_it))
             if way["obstacle"]:
                 self._put(line, 1, Text(self.tr("does not fit"), tone="faint"))
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication, Signal
 from PySide6.QtWidgets import QProgressBar, QWidget
 
 from app.bridge import Job
@@ -16,13 +16,18 @@ from app.telemetry import figures
 from app.widgets.basics import Button, Card, Text, column, row
 
 # The parts of a probe in their order, as the node names them.
-_PARTS = (
-    "interfaces of both computers",
-    "path MTU",
-    "round trips",
-    "goodput to the other computer",
-    "goodput from the other computer",
-    "bursts after a pause",
+_PARTS = tuple(
+    map(
+        str,
+        (
+            QT_TRANSLATE_NOOP("Probe", "interfaces of both computers"),
+            QT_TRANSLATE_NOOP("Probe", "path MTU"),
+            QT_TRANSLATE_NOOP("Probe", "round trips"),
+            QT_TRANSLATE_NOOP("Probe", "goodput to the other computer"),
+            QT_TRANSLATE_NOOP("Probe", "goodput from the other computer"),
+            QT_TRANSLATE_NOOP("Probe", "bursts after a pause"),
+        ),
+    )
 )
 
 
@@ -70,7 +75,7 @@ class LinkTrial(Card):
         self._words.set_tone("danger" if self._fault and not part else "soft")
         if part:
             self._bar.setValue(_PARTS.index(part) if part in _PARTS else len(_PARTS) - 1)
-            self._words.setText(self.tr("Measuring: {}.").format(part))
+            self._words.setText(self.tr("Measuring: {}.").format(QCoreApplication.translate("Probe", part)))
         elif self._fault:
             self._words.setText(self._fault)
         else:
@@ -173,6 +178,7 @@ class SelfTest(Card):
         self._bar.setRange(0, max(1, self._n_prompts))
         self._bar.setValue(self._rows)
         self._button.setText(self.tr("Stop") if runs else self._tr_begin())
+        self._button.show_icon("stop" if runs else "check")
         self._button.setEnabled(runs or not self._why_not)
         self._words.set_tone("soft" if runs or not self._outcome else self._tone)
         if runs and self._n_prompts:

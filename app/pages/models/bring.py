@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.amounts import size_text
 from app.look.measures import HUGE, MEDIUM, SMALL
 from app.widgets.basics import Button, Text, column, row
+from app.widgets.feedback import Dialog
 
 _GGUF = ".gguf"
 
@@ -29,18 +30,15 @@ def models_among(paths: Iterable[str]) -> tuple[list[str], list[str]]:
     return list(models.values()), others
 
 
-class BringDialog(QDialog):
+class BringDialog(Dialog):
     """Asks how files are to come. `copy` has the answer once it was accepted."""
 
     def __init__(self, parent: QWidget, files: Sequence[str], *, prefers_copy: bool) -> None:
-        super().__init__(parent)
-        self.copy = False
-        self.setModal(True)
-        self.setMinimumWidth(460)
         title = self.tr("Import {}").format(Path(files[0]).name)
         if len(files) > 1:
             title = self.tr("Import {} models").format(len(files))
-        self.setWindowTitle(title)
+        super().__init__(parent, title)
+        self.copy = False
         size = sum(_size(file) for file in files)
         self._link = Button(self.tr("Link to it"), lambda: self._answer(copy=False))
         self._copy = Button(self.tr("Copy it"), lambda: self._answer(copy=True))
@@ -59,7 +57,7 @@ class BringDialog(QDialog):
                     wrap=True,
                 ),
                 SMALL,
-                row(Button(self.tr("Cancel"), self.reject, kind="quiet"), None, self._copy, self._link),
+                row(None, Button(self.tr("Cancel"), self.reject), self._copy, self._link),
                 margin=HUGE,
                 spacing=MEDIUM,
             )

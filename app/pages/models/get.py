@@ -8,7 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QFrame, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QVBoxLayout, QWidget
 
 from app.amounts import size_text
 from app.bridge import Job
@@ -20,6 +20,7 @@ from app.pages.models.rows import Memory, ModelRow
 from app.pages.models.transits import Transit
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Card, Icon, Line, Scrolled, Text, clear, column, row
+from app.widgets.controls import SearchField
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Tag
 
@@ -47,13 +48,13 @@ class GetView(QWidget):
         self._lay_out()
 
     def _make_parts(self) -> None:
-        self.field = QLineEdit()
-        self.field.setPlaceholderText(self.tr("Search Hugging Face, or paste a repository or its address"))
-        self.field.setAccessibleName(self.tr("Search Hugging Face"))
-        self.field.setClearButtonEnabled(True)
+        self.field = SearchField(
+            self.tr("Search Hugging Face, or paste a repository or its address"),
+            name=self.tr("Search Hugging Face"),
+        )
         self.field.returnPressed.connect(self.search)
         self.field.textChanged.connect(self._on_text)
-        self._search = Button(self.tr("Search"), self.search, icon="search")
+        self._search = Button(self.tr("Search"), self.search)
         self._back = Button("", self._on_back, kind="icon", icon="left", name=self.tr("Back"))
         self._title = Text(strong=True)
         self._about = Text(tone="soft", wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QCoreApplication, Qt, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QGridLayout, QVBoxLayout, QWidget
 
 from app.amounts import memory_text, size_text
@@ -100,9 +100,9 @@ class InspectPanel(QFrame):
         self._add_facts(facts)
         self._body.addWidget(
             Text(
-                self.tr("It is on {0}. To have it here, choose Copy to {1} in Baton's window there.").format(
-                    name, self._context.computer
-                ),
+                self.tr(
+                    "It is on {0}. Copy here brings it over the cable; with it on both, {0} can prefill for {1}."
+                ).format(name, self._context.computer),
                 tone="soft",
                 wrap=True,
             )
@@ -242,4 +242,6 @@ def _share_text(share: float) -> str:
 
 
 def _bytes_text(n_bytes: int) -> str:
-    return f"{n_bytes / 1024:,.0f} KiB" if n_bytes >= 1024 else f"{n_bytes} bytes"
+    if n_bytes >= 1024:
+        return f"{n_bytes / 1024:,.0f} KiB"
+    return QCoreApplication.translate("Files", "{} bytes").format(n_bytes)

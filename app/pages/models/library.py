@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QWidget
 
 from app.amounts import size_text
 from app.context import Context
@@ -17,6 +17,7 @@ from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, chosen
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
+from app.widgets.controls import Menu, SearchField
 from app.widgets.feedback import Action, EmptyState
 
 _PANEL_WIDTH = 320
@@ -52,10 +53,9 @@ class LibraryView(QWidget):
         self._lay_out()
 
     def _make_parts(self, reveal: Callable[[ModelRow], object]) -> None:
-        self.filter = QLineEdit()
-        self.filter.setPlaceholderText(self.tr("Filter by name, architecture, quantisation"))
-        self.filter.setAccessibleName(self.tr("Filter models"))
-        self.filter.setClearButtonEnabled(True)
+        self.filter = SearchField(
+            self.tr("Filter by name, architecture, quantisation"), name=self.tr("Filter models")
+        )
         self.filter.setMaximumWidth(360)
         self.filter.textChanged.connect(self._show)
         self.order = _OrderButton()
@@ -270,7 +270,7 @@ class _OrderButton(Button):
         self.clicked.connect(lambda: self.menu_of_orders().popup(self.mapToGlobal(self.rect().bottomLeft())))
 
     def menu_of_orders(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for order, word in self._words.items():
             menu.addAction(word, partial(self.choose, order))
         return menu

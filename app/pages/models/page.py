@@ -22,7 +22,7 @@ from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLay
 
 from app.amounts import size_text
 from app.context import Context, is_there
-from app.look.measures import HUGE, LARGE, MEDIUM
+from app.look.measures import HUGE, MEDIUM
 from app.node.faults import AppError
 from app.pages.models.bring import BringDialog, models_among
 from app.pages.models.get import GetView
@@ -32,9 +32,9 @@ from app.pages.models.transit_list import TransitList
 from app.pages.models.transits import Kind, Transit, sentence, transits_of
 from app.pages.page import Page
 from app.state import NodePresence
-from app.widgets.basics import Card, Icon, Text, column, row
+from app.widgets.basics import column
 from app.widgets.controls import Segments
-from app.widgets.feedback import Action, Question
+from app.widgets.feedback import Action, DropHint, EmptyState, Question
 
 # Of parts of which several change at once, one look is enough.
 _SETTLE_MS = 60
@@ -49,8 +49,6 @@ class View(enum.Enum):
 
 
 class ModelsPage(Page):
-    title = "Models"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._library: dict[str, Any] | None = None
@@ -58,7 +56,6 @@ class ModelsPage(Page):
         self._models: list[ModelRow] = []
         self._transits: list[Transit] = []
         self._faults: dict[str, str] = {}
-        self._dismissed: set[str] = set()
         self._states: dict[str, str] = {}
         self._importing: dict[str, Transit] = {}
         self.views = Segments(
@@ -73,9 +70,14 @@ class ModelsPage(Page):
         self.library.asked_import.connect(self._choose_files)
         self.get = GetView(context)
         self.get.asked.connect(self.fetch)
+        self._waiting = EmptyState(
+            "models",
+            self.tr("Looking for models"),
+            self.tr("They are listed as soon as Baton's node runs on this computer."),
+        )
         self.transits = TransitList(self)
         self._stack = QStackedWidget()
-        self._drop = _DropHint(self)
+        self._drop = DropHint(self, self.tr("Drop a GGUF file to have it among the models"))
         self._lay_out()
         self._look_soon = QTimer(self, singleShot=True, interval=_SETTLE_MS)
         self._look_soon.timeout.connect(self._look)
@@ -86,8 +88,8 @@ class ModelsPage(Page):
         QShortcut(QKeySequence.StandardKey.Refresh, self, self._look)
 
     def _lay_out(self) -> None:
-        self._stack.addWidget(self.library)
-        self._stack.addWidget(self.get)
+        for part in (self._waiting, self.library, self.get):
+            self._stack.addWidget(part)
         moving = QWidget()
         moving.setLayout(column(self.transits))
         moving.layout().setContentsMargins(HUGE, MEDIUM, HUGE, 0)  # type: ignore[union-attr]
@@ -108,9 +110,15 @@ class ModelsPage(Page):
 
     def show_view(self, view: object) -> None:
         self.views.show_value(view)
-        self._stack.setCurrentWidget(self.library if view is View.LIBRARY else self.get)
+        self._show_stack()
         if view is View.GET:
             self.get.field.setFocus()
+
+    def _show_stack(self) -> None:
+        """Nothing can be said before the node has."""
+        is_known = self._library is not None
+        shown = self.library if is_known else self._waiting
+        self._stack.setCurrentWidget(self.get if self.views.value is View.GET else shown)
 
     def _search(self, words: str) -> None:
         self.show_view(View.GET)
@@ -146,6 +154,7 @@ class ModelsPage(Page):
 
     def _on_told(self, told: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
         self._library, self._catalogue = told
+        self._show_stack()
         self._show_models()
         self._show_transits()
 
@@ -154,7 +163,8 @@ class ModelsPage(Page):
             return
         peer = self.context.peer
         engines = self.context.state.part("engines", [])
-        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "")
+        coming = {each.source for each in self._transits if each.kind is Kind.COPY_IN and each.is_running}
+        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "", coming)
         for model in self._models:
             if model.state in (State.LOADED, State.LOADING):
                 self._faults.pop(model.model_id, None)
@@ -175,11 +185,15 @@ class ModelsPage(Page):
         downloads, copies = state.part("downloads", []), state.part("copies", [])
         unfinished = (self._library or {"here": {}})["here"].get("unfinished", ())
         names = {told["name"] for told in self._catalogue}
-        found = transits_of(downloads, copies, unfinished, names, self._dismissed)
-        self._transits = [*self._importing.values(), *found]
+        found = transits_of(downloads, copies, unfinished, names)
+        had, self._transits = self._transits, [*self._importing.values(), *found]
         self.transits.show_transits(self._transits)
         self._moving.setVisible(bool(self._transits))
         self._tell_ends([*downloads, *copies])
+        if [(each.key, each.is_running) for each in had] != [
+            (each.key, each.is_running) for each in self._transits
+        ]:
+            self._show_models()
         if self._library is not None:
             here, there = self._memories()
             self.get.show_known(self._models, self._transits, self._catalogue, here, there)
@@ -222,16 +236,25 @@ class ModelsPage(Page):
 
     def send(self, model: ModelRow) -> None:
         """Copy it to the paired computer; asked again, it goes on where it stopped."""
-        peer = self.context.peer
-        body = {"model": model.model_id} | ({"to": peer["node_id"]} if peer else {})
+        if (peer := self.context.peer) is not None:
+            self._copy("/models/send", {"model": model.model_id, "to": peer["node_id"]})
+
+    def copy_here(self, model: ModelRow) -> None:
+        """Copy it from the paired computer; it goes on without this window."""
+        if (peer := self.context.peer) is not None:
+            self._copy(
+                "/models/fetch", {"model": model.digest or model.model_id.strip(), "from": peer["node_id"]}
+            )
+
+    def _copy(self, path: str, body: dict[str, Any]) -> None:
         self.context.bridge.stream(
-            self.context.client.lines("/models/send", body), lambda _: None, None, self._on_send_error
+            self.context.client.lines(path, body), lambda _: None, None, self._on_copy_error
         )
 
-    def _on_send_error(self, error: AppError) -> None:
+    def _on_copy_error(self, error: AppError) -> None:
         # what began is told by its row; what could not begin has none
-        running = any(each.kind is Kind.COPY_OUT for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not running:
+        began = any(each.kind in (Kind.COPY_OUT, Kind.COPY_IN) for each in self._transits)
+        if getattr(error, "code", "") != "cancelled" and not began:
             self.context.tell(error)
 
     def reveal(self, model: ModelRow) -> None:
@@ -285,17 +308,17 @@ class ModelsPage(Page):
             self.context.tell(error)
 
     def pause(self, transit: Transit) -> None:
-        self._delete(f"/downloads/{transit.key}")
+        kind = "downloads" if transit.kind is Kind.DOWNLOAD else "copies"
+        self._delete(f"/{kind}/{transit.key}")
 
     def resume(self, transit: Transit) -> None:
-        if transit.kind is Kind.COPY_OUT:
-            model = next((each for each in self._models if each.model_id == transit.source), None)
-            self._dismissed.add(transit.key)
-            self._show_transits()
-            if model is not None:
-                self.send(model)
-        else:
-            self.fetch(transit.source)
+        match transit.kind:
+            case Kind.COPY_OUT:
+                self._copy("/models/send", {"model": transit.source, "to": transit.peer_id})
+            case Kind.COPY_IN:
+                self._copy("/models/fetch", {"model": transit.source, "from": transit.peer_id})
+            case _:
+                self.fetch(transit.source)
 
     def discard(self, transit: Transit) -> None:
         match transit.kind:
@@ -303,10 +326,9 @@ class ModelsPage(Page):
                 self._delete(f"/downloads/{transit.key}?discard=true")
             case Kind.LEFT:
                 self._delete(f"/models/{quote(transit.name)}")
-            case _ if transit.is_running:
-                self._delete(f"/copies/{transit.key}")
-            case _:
-                self._dismissed.add(transit.key)
+            case Kind.COPY_OUT | Kind.COPY_IN:
+                self._delete(f"/copies/{transit.key}?discard=true")
+            case Kind.IMPORT:
                 self._importing.pop(transit.key, None)
                 self._show_transits()
 
@@ -387,7 +409,7 @@ class ModelsPage(Page):
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if event.mimeData().hasUrls():
             event.acceptProposedAction()
-            self._drop.cover()
+            self._drop.show()
 
     def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
         self._drop.hide()
@@ -405,25 +427,3 @@ class ModelsPage(Page):
             self.library.focus_filter()
         else:
             self.get.field.setFocus(Qt.FocusReason.ShortcutFocusReason)
-
-
-class _DropHint(Card):
-    """Lies over the page while a file is held above it."""
-
-    def __init__(self, page: QWidget) -> None:
-        super().__init__(tone="local", padding=HUGE, spacing=LARGE)
-        self._page = page
-        words = Text(self.tr("Drop a GGUF file to have it among the models"), size="title")
-        words.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.column.addStretch(1)
-        self.column.addLayout(row(None, Icon("download", "local", 40), None))
-        self.column.addWidget(words)
-        self.column.addStretch(1)
-        self.setParent(page)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self.hide()
-
-    def cover(self) -> None:
-        self.setGeometry(self._page.rect().adjusted(HUGE, HUGE, -HUGE, -HUGE))
-        self.raise_()
-        self.show()

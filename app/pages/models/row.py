@@ -14,6 +14,7 @@ from app.pages.models.rows import Memory, ModelRow, State, tokens_text
 from app.pages.models.transits import sentence
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
+from app.widgets.controls import Menu
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Meter, Tag
 
@@ -26,6 +27,8 @@ class Doer(Protocol):
     def unload(self, model: ModelRow) -> None: ...
 
     def send(self, model: ModelRow) -> None: ...
+
+    def copy_here(self, model: ModelRow) -> None: ...
 
     def reveal(self, model: ModelRow) -> None: ...
 
@@ -55,10 +58,13 @@ class LibraryRow(QFrame):
         self._fit = Text(size="caption", tone="soft", wrap=True)
         self._meter = Meter(4)
         self._action = Button()
-        self._action.setMinimumWidth(84)
+        self._action.setMinimumWidth(108)
         self._action.clicked.connect(self._act)
         self._more = Button(kind="icon", icon="more", name=self.tr("More"))
         self._more.clicked.connect(self._show_menu)
+        keeps = self._more.sizePolicy()
+        keeps.setRetainSizeWhenHidden(True)
+        self._more.setSizePolicy(keeps)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -133,6 +139,8 @@ class LibraryRow(QFrame):
             return self.tr("Loading, {:.0f} %").format(100 * model.progress), "local"
         if model.state is State.LOADED:
             return self.tr("Ready to answer"), "local"
+        if model.state is State.COMING:
+            return self.tr("On its way here from {}").format(self._peer), "peer"
         return fit_words(model.needed_bytes, here, there)
 
     def _show_action(self, model: ModelRow) -> None:
@@ -140,21 +148,26 @@ class LibraryRow(QFrame):
         word = self.tr("Load")
         if is_loaded:
             word = self.tr("Unload") if model.state is State.LOADED else self.tr("Cancel")
+        if not model.here:
+            word = self.tr("Copy here")
         self._action.setText(word)
-        self._action.setAccessibleName(f"{word} {model.model_id}")
-        self._action.setVisible(model.here and (not model.problem or is_loaded))
+        self._action.setAccessibleName(f"{word} {model.model_id.strip()}")
+        self._action.setVisible(not model.problem or is_loaded)
+        self._action.setEnabled(model.here or (self._peer_is_there and model.state is not State.COMING))
         self._more.setAccessibleName(self.tr("More for {}").format(model.model_id))
         self._more.setVisible(model.here)
 
     def _act(self) -> None:
-        if self.model.state in (State.LOADED, State.LOADING):
+        if not self.model.here:
+            self._doer.copy_here(self.model)
+        elif self.model.state in (State.LOADED, State.LOADING):
             self._doer.unload(self.model)
         else:
             self._doer.load(self.model)
 
     def menu(self) -> QMenu:
         """What else can be done with it."""
-        model, menu = self.model, QMenu(self)
+        model, menu = self.model, Menu(self)
         if self._peer and not model.problem:
             send = menu.addAction(self.tr("Copy to {}").format(self._peer), lambda: self._doer.send(model))
             send.setEnabled(self._peer_is_there and not model.there)

@@ -6,7 +6,7 @@ Made of what the node tells (`GET /models`, and its parts `engines` and `compute
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,13 @@ ENGINE_BYTES = 600_000_000
 
 
 class State(enum.Enum):
+    """`COMING`: from the other computer, which alone has it yet."""
+
     IDLE = "idle"
     LOADING = "loading"
     LOADED = "loaded"
     FAILED = "failed"
+    COMING = "coming"
 
 
 class Fit(enum.Enum):
@@ -104,21 +107,27 @@ class ModelRow:
 
 
 def rows_of(
-    library: Mapping[str, Any], engines: Iterable[Mapping[str, Any]], peer: str = ""
+    library: Mapping[str, Any],
+    engines: Iterable[Mapping[str, Any]],
+    peer: str = "",
+    coming: Collection[str] = (),
 ) -> list[ModelRow]:
-    """A row a model: the same content on both computers is one. `peer` is the node id of the other computer."""
+    """A row a model: the same content on both computers is one. `peer` is the node id of the other computer.
+
+    `coming` are the ids there of what is being copied from it.
+    """
     rows = {told["id"]: _row(told, here=True) for told in library["here"]["models"]}
     for other in library["peers"]:
         if other["node_id"] == peer:
             for told in other["models"]:
-                _add_theirs(rows, told)
+                _add_theirs(rows, told, is_coming=told["id"] in coming)
     for engine in engines:
         if (row := rows.get(engine["model"])) is not None:
             rows[row.model_id] = _with_engine(row, engine)
     return list(rows.values())
 
 
-def _add_theirs(rows: dict[str, ModelRow], told: Mapping[str, Any]) -> None:
+def _add_theirs(rows: dict[str, ModelRow], told: Mapping[str, Any], *, is_coming: bool) -> None:
     digest = told["digest"] or ""
     for row in rows.values():
         if row.there:
@@ -130,7 +139,8 @@ def _add_theirs(rows: dict[str, ModelRow], told: Mapping[str, Any]) -> None:
     key = told["id"]
     while key in rows:
         key += " "  # another model of the same name
-    rows[key] = _row(told, here=False)
+    state = State.COMING if is_coming else State.IDLE
+    rows[key] = replace(_row(told, here=False), state=state)
 
 
 def _row(told: Mapping[str, Any], *, here: bool) -> ModelRow:

@@ -92,7 +92,6 @@ class _TransitRow(QWidget):
 
     def show_transit(self, transit: Transit) -> None:
         self._transit = transit
-        is_download = transit.kind in (Kind.DOWNLOAD, Kind.LEFT)
         tone = "peer" if transit.kind in (Kind.COPY_IN, Kind.COPY_OUT) else "local"
         icons = {Kind.COPY_OUT: "upload", Kind.IMPORT: "folder"}
         self._icon.show_icon(icons.get(transit.kind, "download"), tone)
@@ -103,7 +102,7 @@ class _TransitRow(QWidget):
         share = transit.done_bytes / transit.total_bytes if transit.total_bytes else 0.0
         self._meter.setVisible(bool(transit.total_bytes))
         self._meter.show_shares((share, tone if transit.is_running else "border_strong"))
-        self._show_buttons(transit, is_download)
+        self._show_buttons(transit)
         self.setAccessibleName(f"{self._name.full_text}. {words}")
 
     def _title(self, transit: Transit) -> str:
@@ -147,20 +146,21 @@ class _TransitRow(QWidget):
             )
         return self.tr("Paused. What has come is kept.")
 
-    def _show_buttons(self, transit: Transit, is_download: bool) -> None:
+    def _show_buttons(self, transit: Transit) -> None:
+        is_kept_here = transit.kind in (Kind.DOWNLOAD, Kind.LEFT, Kind.COPY_IN)
         if transit.is_running:
             self._named(self._toggle, "pause", self.tr("Pause"), transit)
-            self._toggle.setVisible(is_download)
+            self._toggle.setVisible(transit.can_pause)
             self._named(self._discard, "close", self.tr("Cancel"), transit)
             self._discard.setVisible(transit.kind is not Kind.IMPORT)
         else:
-            self._named(
-                self._toggle, "play", self.tr("Resume") if is_download else self.tr("Try again"), transit
-            )
-            self._toggle.setVisible(bool(transit.source) and transit.kind is not Kind.COPY_IN)
+            is_copy = transit.kind in (Kind.COPY_OUT, Kind.COPY_IN)
+            word = self.tr("Try again") if is_copy and transit.state == "failed" else self.tr("Resume")
+            self._named(self._toggle, "play", word, transit)
+            self._toggle.setVisible(bool(transit.source))
             self._discard.show()
-            word = self.tr("Throw away") if is_download else self.tr("Dismiss")
-            self._named(self._discard, "trash" if is_download else "close", word, transit)
+            word = self.tr("Throw away") if is_kept_here else self.tr("Dismiss")
+            self._named(self._discard, "trash" if is_kept_here else "close", word, transit)
 
     def _named(self, button: Button, icon: str, word: str, transit: Transit) -> None:
         button.show_icon(icon)

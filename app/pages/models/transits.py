@@ -27,7 +27,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Transit:
-    """`state`: running, failed, cancelled or done. `source` asks for it again, "" where that is not known."""
+    """`state`: running, failed, cancelled or done. `source` asks for it again, "" where that is not known.
+
+    `peer` is the other computer's name, and `peer_id` its node id.
+    """
 
     key: str
     kind: Kind
@@ -35,6 +38,7 @@ class Transit:
     state: str
     source: str = ""
     peer: str = ""
+    peer_id: str = ""
     done_bytes: int = 0
     total_bytes: int = 0
     problem: str = ""
@@ -44,30 +48,35 @@ class Transit:
     def is_running(self) -> bool:
         return self.state == "running"
 
+    @property
+    def can_pause(self) -> bool:
+        """It was begun here, and what has come is kept until it is asked for again."""
+        is_begun_copy = self.kind in (Kind.COPY_OUT, Kind.COPY_IN) and bool(self.source)
+        return self.kind is Kind.DOWNLOAD or is_begun_copy
+
 
 def transits_of(
     downloads: Iterable[Mapping[str, Any]],
     copies: Iterable[Mapping[str, Any]],
     unfinished: Iterable[Mapping[str, Any]],
     catalogue: Collection[str],
-    dismissed: Collection[str] = (),
 ) -> list[Transit]:
     """All that is on its way or can be gone on with; what runs first. `catalogue` are the names that it knows."""
     found = [_download(told) for told in downloads] + [_copy(told) for told in copies]
     # what is here of these is theirs
     known = {each.name for each in found if each.kind is Kind.DOWNLOAD and each.state != "done"}
-    known |= {each.name for each in found if each.kind is Kind.COPY_IN and each.is_running}
+    known |= {each.name for each in found if each.kind is Kind.COPY_IN and (each.is_running or each.source)}
     left: dict[str, Transit] = {}
     for told in unfinished:
         if (name := told["id"]) not in known and told["size_bytes"]:
             left[name] = _left(told, catalogue, left.get(name))
-    found = [each for each in (*found, *left.values()) if _is_open(each) and each.key not in dismissed]
+    found = [each for each in (*found, *left.values()) if _is_open(each)]
     return sorted(found, key=lambda each: not each.is_running)
 
 
 def _is_open(transit: Transit) -> bool:
-    """A copy that was stopped is no news: it is sent again where the model is."""
-    is_stopped = transit.state == "cancelled" and transit.kind in (Kind.DOWNLOAD, Kind.LEFT)
+    """A copy that was begun on the other computer and stopped is no news: it is begun again there."""
+    is_stopped = transit.state == "cancelled" and (transit.can_pause or transit.kind is Kind.LEFT)
     return transit.is_running or transit.state == "failed" or is_stopped
 
 
@@ -110,8 +119,9 @@ def _copy(told: Mapping[str, Any]) -> Transit:
         kind=Kind.COPY_IN if told["direction"] == "in" else Kind.COPY_OUT,
         name=told["model"],
         state=told["state"],
-        source=told["model"],
+        source=told["source"] if told["begun_here"] else "",
         peer=told["peer"],
+        peer_id=told["peer_id"],
         done_bytes=told["done_bytes"],
         total_bytes=told["total_bytes"],
         problem=told["problem"],

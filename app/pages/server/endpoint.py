@@ -100,9 +100,13 @@ class EndpointCard(_ChangingCard):
         self._show()
 
     def show_new_key(self, key: str) -> None:
-        """For the one time that it can be; "" puts it away."""
+        """For the one time that it can be; "" puts it away. The focus goes there, and not on to what lets others in."""
         self._key = key
         self._show()
+        if key:
+            self._shown_key.take_focus()
+        else:
+            self._new.setFocus()
 
     def _show(self) -> None:
         tone, words = {
@@ -190,7 +194,12 @@ class OthersCard(_ChangingCard):
         self._warning.setVisible(exposure.is_open or exposure.waits)
         self._restart.setVisible(exposure.waits)
         self._restart.setEnabled(self._can_change)
-        if exposure.waits:
+        if exposure.waits and exposure.is_open:
+            warning = self.tr(
+                "Other computers reach it until Baton's node has started again. Wait for the answers that are being "
+                "written, or end them by starting it now."
+            )
+        elif exposure.waits:
             warning = self.tr(
                 "This is felt once Baton's node has started again. Answers that are being written end."
             )
@@ -225,10 +234,15 @@ class OthersCard(_ChangingCard):
         def done() -> None:
             if key:
                 self._on_key(key)
-            if needs_restart and is_open:
+            if needs_restart and (is_open or not self._is_answering):
                 self._restart_now()
 
         self._change(changes, done)
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a restart would end an answer that is being written."""
+        return any(engine.get("active") for engine in self._context.state.part("engines", []))
 
     def _is_meant(self, *, needs_key: bool, needs_restart: bool) -> bool:
         parts = [
@@ -274,6 +288,9 @@ class _NewKey(QFrame):
             )
         )
         self.hide()
+
+    def take_focus(self) -> None:
+        self._line.button.setFocus()
 
     def show_key(self, key: str) -> None:
         self._line.show_text(key)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QStackedLayout, QWidget
+from PySide6.QtWidgets import QApplication, QPlainTextEdit, QStackedLayout, QWidget
 
-from app.bridge import Job
 from app.context import Context
 from app.look.look import current_look
 from app.look.measures import SMALL
+from app.pages.server.following import Event, Following
 from app.pages.server.logbook import LEVELS, MAX_LINES, Line, LogBook
 from app.state import NodePresence
-from app.widgets.basics import Button, column, row
-from app.widgets.controls import Segments
+from app.widgets.basics import Button, row
+from app.widgets.controls import SearchField, Segments
 from app.widgets.feedback import EmptyState
 
 _BEGIN_WITH = 1000
@@ -27,18 +26,11 @@ _SOURCE_CHARS = 18
 _TONES = {"warning": "warning", "error": "danger", "info": "text"}
 
 
-class LogView(QWidget):
-    """Listens while it is shown, and while the node is there."""
-
+class LogView(Following):
     def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self.book = LogBook()
-        self._job: Job | None = None
-        self._search = QLineEdit()
-        self._search.setPlaceholderText(self.tr("Filter"))
-        self._search.setAccessibleName(self.tr("Filter the log"))
-        self._search.setClearButtonEnabled(True)
+        self._search = SearchField(self.tr("Filter"), name=self.tr("Filter the log"))
         self._search.setMaximumWidth(220)
         self._search.textChanged.connect(self._filter)
         words = {"info": self.tr("All"), "warning": self.tr("Warnings"), "error": self.tr("Errors")}
@@ -64,41 +56,22 @@ class LogView(QWidget):
         self._text.setTabChangesFocus(True)
         self._text.setAccessibleName(self.tr("Log"))
         self._empty = EmptyState("file", "", "")
-        self._stack = QStackedLayout()
+        self._stack = QStackedLayout(self)
+        self._stack.setContentsMargins(0, 0, 0, 0)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._text)
-        around = column(self._stack, margin=0)
-        self.setLayout(around)
-        context.state.presence_changed.connect(self._listen)
+        context.state.presence_changed.connect(self._show_empty)
         current_look().changed.connect(self._fill)
         self._show_empty()
-
-    def showEvent(self, event: object) -> None:
-        super().showEvent(event)  # type: ignore[arg-type]
-        self._listen()
-
-    def hideEvent(self, event: object) -> None:
-        super().hideEvent(event)  # type: ignore[arg-type]
-        self._deafen()
 
     @property
     def text(self) -> str:
         return self._text.toPlainText()
 
-    def _listen(self) -> None:
-        self._deafen()
-        if self.isVisible() and self._context.state.presence is NodePresence.THERE:
-            self._job = self._context.bridge.stream(
-                self._context.client.logs(_BEGIN_WITH), self._hear, on_error=lambda _: None
-            )
-        self._show_empty()
+    def feed(self) -> AsyncGenerator[Event, None]:
+        return self._context.client.logs(_BEGIN_WITH)
 
-    def _deafen(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
-
-    def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
+    def hear(self, event: Event) -> None:
         kind, data = event
         if kind == "all":
             self.book.begin(data["lines"])
@@ -139,7 +112,8 @@ class LogView(QWidget):
         faint, plain = QTextCharFormat(), QTextCharFormat()
         faint.setForeground(look.colour("text_faint"))
         plain.setForeground(look.colour(_TONES[line.level]))
-        source = line.source.removeprefix("serve-").removeprefix("worker-")[:_SOURCE_CHARS]
+        source = line.source.removeprefix("serve-").removeprefix("worker-")
+        source = source if len(source) <= _SOURCE_CHARS else f"{source[: _SOURCE_CHARS - 1]}…"
         cursor.insertText(f"{line.clock}  {source:<{_SOURCE_CHARS}}  ", faint)
         # never by colour alone
         mark = {"warning": self.tr("Warning: "), "error": self.tr("Error: ")}.get(line.level, "")

@@ -23,8 +23,6 @@ _ACTIVITY_HEIGHT = 360
 
 
 class ServerPage(Page):
-    title = "Server"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.endpoint = EndpointCard(context)

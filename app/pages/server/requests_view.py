@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncGenerator
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
@@ -11,29 +11,22 @@ from PySide6.QtWidgets import (
     QStackedLayout,
     QTableWidget,
     QTableWidgetItem,
-    QWidget,
 )
 
-from app.bridge import Job
 from app.context import Context
 from app.look.look import current_look
+from app.pages.server.following import Event, Following
 from app.pages.server.requests import NOT_READY, RequestList, Row
-from app.state import NodePresence
-from app.widgets.basics import column
 from app.widgets.feedback import EmptyState
 
-_WIDTHS = (92, 0, 0, 132, 80, 80, 128, 124)
+_WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
 _RIGHT = (3, 4, 5)
 
 
-class RequestsView(QWidget):
-    """Listens while it is shown, and while the node is there."""
-
+class RequestsView(Following):
     def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._list = RequestList()
-        self._job: Job | None = None
         titles = (
             self.tr("Time"),
             self.tr("Asked"),
@@ -74,20 +67,11 @@ class RequestsView(QWidget):
                 "What programs ask of your models is listed here: when, how many tokens, how long, and where."
             ),
         )
-        self._stack = QStackedLayout()
+        self._stack = QStackedLayout(self)
+        self._stack.setContentsMargins(0, 0, 0, 0)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._table)
-        self.setLayout(column(self._stack, margin=0))
-        context.state.presence_changed.connect(self._listen)
         current_look().changed.connect(self._fill)
-
-    def showEvent(self, event: object) -> None:
-        super().showEvent(event)  # type: ignore[arg-type]
-        self._listen()
-
-    def hideEvent(self, event: object) -> None:
-        super().hideEvent(event)  # type: ignore[arg-type]
-        self._deafen()
 
     def cells(self) -> list[list[str]]:
         return [
@@ -95,19 +79,10 @@ class RequestsView(QWidget):
             for line in range(self._table.rowCount())
         ]
 
-    def _listen(self) -> None:
-        self._deafen()
-        if self.isVisible() and self._context.state.presence is NodePresence.THERE:
-            self._job = self._context.bridge.stream(
-                self._context.client.requests(), self._hear, on_error=lambda _: None
-            )
+    def feed(self) -> AsyncGenerator[Event, None]:
+        return self._context.client.requests()
 
-    def _deafen(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
-
-    def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
+    def hear(self, event: Event) -> None:
         kind, data = event
         if kind == "all":
             self._list.begin(data["requests"])

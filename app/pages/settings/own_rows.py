@@ -338,4 +338,6 @@ def _licence(about: metadata.PackageMetadata) -> str:
         return expression[0]
     if known := [one.rpartition(" :: ")[2] for one in told("Classifier") if one.startswith("License ::")]:
         return ", ".join(known)
-    return "".join(told("License")).strip().partition("\n")[0] or "see its package"
+    return "".join(told("License")).strip().partition("\n")[0] or QCoreApplication.translate(
+        "Settings", "see its package"
+    )

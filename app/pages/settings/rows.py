@@ -38,7 +38,8 @@ class Row(QWidget):
         )
         self.reset.hide()
         self.sentence = Text(sentence, tone="soft", wrap=True)
-        self.sentence.setVisible(bool(sentence))
+        if not sentence:
+            self.sentence.hide()
         head = row(Text(title, strong=True), self.tag, None, self.reset, spacing=SMALL)
         head.setAlignment(self.tag, Qt.AlignmentFlag.AlignVCenter)
         self.below = column(spacing=SMALL)
@@ -127,9 +128,10 @@ class SettingRow(Row):
         self.reset.setVisible(declared.can_be_reset and not declared.fixed_by)
         self._source.setVisible(bool(declared.fixed_by))
         self._source.setText(
-            self.tr("{} was given when Baton's node was started, and goes before what is set here.").format(
-                declared.fixed_by
-            )
+            self.tr(
+                "{} was given when Baton's node was started, and goes before what is set here. Start it without to "
+                "change it in this window."
+            ).format(declared.fixed_by)
         )
         waits = {"reload": self.tr("after a reload"), "restart": self.tr("after a restart")}
         self.tag.setVisible(declared.waits_for in waits)

@@ -31,6 +31,7 @@ _TITLES = {
     "weights": QT_TRANSLATE_NOOP("Settings", "Weights"),
     "device": QT_TRANSLATE_NOOP("Settings", "Computes on"),
     "threads": QT_TRANSLATE_NOOP("Settings", "Processor threads"),
+    "standby": QT_TRANSLATE_NOOP("Settings", "Keep a start ready"),
     "prefix_cache": QT_TRANSLATE_NOOP("Settings", "Memory for past chats"),
 }
 
@@ -39,6 +40,7 @@ _CHOICES = {
     ("route", "never"): QT_TRANSLATE_NOOP("Settings", "This computer"),
     ("measure", "auto"): QT_TRANSLATE_NOOP("Settings", "When there is time"),
     ("keep_awake", "auto"): QT_TRANSLATE_NOOP("Settings", "While serving"),
+    ("standby", "auto"): QT_TRANSLATE_NOOP("Settings", "While serving"),
     ("codec", "raw"): QT_TRANSLATE_NOOP("Settings", "Raw"),
     ("codec", "lossless"): QT_TRANSLATE_NOOP("Settings", "Packed"),
     ("keyring", "auto"): QT_TRANSLATE_NOOP("Settings", "Use it"),

@@ -31,6 +31,7 @@ from app.telemetry.export import as_csv, as_json
 from app.telemetry.ledger import Record
 from app.telemetry.sides import Sides, ceiling_of, sides_of
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
+from app.widgets.controls import Menu
 from app.widgets.feedback import Action, EmptyState, Tag
 
 # The plot moves a little each quarter of a second, and rests when there is nothing on it.
@@ -45,8 +46,6 @@ _FACTS_A_NARROW_ROW = 3
 
 
 class TelemetryPage(Page):
-    title = "Telemetry"
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.setAccessibleName(self.tr("Telemetry"))
@@ -138,11 +137,11 @@ class TelemetryPage(Page):
         self._tag.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Maximum)
         self._decision = Text(tone="soft", wrap=True, selectable=True)
         self._views = (
-            Button(self.tr("All"), self._waterfall.see_all, kind="quiet", name=self.tr("See all of it")),
+            Button(self.tr("All"), self._waterfall.see_all, kind="chip", name=self.tr("See all of it")),
             Button(
-                self.tr("Prefill"), self._waterfall.see_prefill, kind="quiet", name=self.tr("See the prefill")
+                self.tr("Prefill"), self._waterfall.see_prefill, kind="chip", name=self.tr("See the prefill")
             ),
-            Button(self.tr("Tail"), self._waterfall.see_tail, kind="quiet", name=self.tr("See the tail")),
+            Button(self.tr("Tail"), self._waterfall.see_tail, kind="chip", name=self.tr("See the tail")),
         )
         self._hint = Text(size="caption", tone="faint")
         self._hint.setMinimumHeight(20)
@@ -166,7 +165,7 @@ class TelemetryPage(Page):
         )
 
     def _export_menu(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("All of it, as JSON…"), lambda: self._save("json", as_json))
         menu.addAction(self.tr("A line for each request, as CSV…"), lambda: self._save("csv", as_csv))
         return menu

@@ -8,7 +8,6 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout
 
-from app.bridge import Job
 from app.context import Context
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.faults import AppError
@@ -26,7 +25,7 @@ class ModelStep(StepView):
         super().__init__(context, guide)
         self._rows: list[ModelRow] = []
         self._cards: dict[str, _ModelCard] = {}
-        self._copying: dict[str, Job] = {}
+        self._copied: dict[str, dict[str, Any]] = {}
         self._fetched: dict[str, dict[str, Any]] = {}
         self._list = column(spacing=SMALL)
         self._fault = Text(tone="danger", wrap=True, selectable=True)
@@ -45,7 +44,7 @@ class ModelStep(StepView):
 
     @property
     def parts(self) -> frozenset[str]:
-        return frozenset({"models", "downloads", "peers", "computer"})
+        return frozenset({"models", "downloads", "copies", "peers", "computer"})
 
     def choice(self) -> Choice:
         usable = any(model.is_usable for model in self._rows)
@@ -59,9 +58,9 @@ class ModelStep(StepView):
         )
 
     def hear(self, part: str) -> None:
-        """A fetch changes several times a second, and the models only at its end."""
-        if part == "downloads":
-            self._show_downloads()
+        """What is on its way changes several times a second, and the models only at its end."""
+        if part in ("downloads", "copies"):
+            self._show_moving()
         else:
             self.refresh()
 
@@ -101,25 +100,29 @@ class ModelStep(StepView):
                     model, memory_bytes, peer["name"] if peer else "", self
                 )
                 self._list.addWidget(card)
-        for name in self._copying:
-            if name in self._cards:
-                self._cards[name].begin()
-        self._show_downloads()
+        self._show_moving()
         self.guide.refresh()
 
-    def _show_downloads(self) -> None:
+    def _show_moving(self) -> None:
         for told in self.context.state.part("downloads", []):
-            card = self._cards.get(told["model"])
-            if card is None:
-                continue
-            if told["state"] == "running":
-                self._fetched[told["model"]] = told
-                card.begin()
-                card.show_progress(told["done_bytes"], told["total_bytes"], told["note"])
-            elif told["state"] == "failed":
-                card.show_fault(told["problem"])
-            elif told["state"] == "cancelled" and self._fetched.pop(told["model"], None):
-                card.end()
+            self._show_one(told["model"], told, self._fetched)
+        for told in self.context.state.part("copies", []):
+            if told["begun_here"]:
+                self._show_one(told["source"], told, self._copied)
+
+    def _show_one(self, name: str, told: dict[str, Any], known: dict[str, dict[str, Any]]) -> None:
+        """A fetch or a copy; `known` are those that were seen to run."""
+        card = self._cards.get(name)
+        if card is None:
+            return
+        if told["state"] == "running":
+            known[name] = told
+            card.begin()
+            card.show_progress(told["done_bytes"], told["total_bytes"], told.get("note", ""))
+        elif told["state"] == "failed":
+            card.show_fault(told["problem"])
+        elif known.pop(name, None) and told["state"] == "cancelled":
+            card.end()
 
     # what cards ask
 
@@ -135,24 +138,27 @@ class ModelStep(StepView):
         )
 
     def copy(self, model: ModelRow) -> None:
+        """To the other computer, or from there; it goes on without this window."""
         self._fault.hide()
         self._cards[model.name].begin()
-        self._copying[model.name] = self.context.bridge.stream(
-            self.context.client.lines("/models/send", {"model": model.name}),
+        if model.here:
+            path, body = "/models/send", {"model": model.name}
+        else:
+            path, body = "/models/fetch", {"model": model.digest or model.name, "from": model.peers[0]}
+        self.context.bridge.stream(
+            self.context.client.lines(path, body),
             lambda told: self._on_copy(model.name, told),
-            lambda _: self._on_copied(model.name),
+            lambda _: self._on_copied(model),
             lambda error: self._on_failed(model.name, error),
         )
 
     def stop(self, model: ModelRow) -> None:
         """What has come is kept: asked again, it goes on."""
-        if (job := self._copying.pop(model.name, None)) is not None:
-            job.cancel()
-            self._cards[model.name].end()
-        elif (told := self._fetched.get(model.name)) is not None:
-            self.context.bridge.run(
-                self.context.client.delete(f"/downloads/{told['id']}"), on_error=self.context.tell
-            )
+        for kind, known in (("copies", self._copied), ("downloads", self._fetched)):
+            if (told := known.get(model.name)) is not None:
+                self.context.bridge.run(
+                    self.context.client.delete(f"/{kind}/{told['id']}"), on_error=self.context.tell
+                )
 
     # what comes of it
 
@@ -162,19 +168,23 @@ class ModelStep(StepView):
             card.show_progress(told["done_bytes"], told["total_bytes"], told["note"])
 
     def _on_copy(self, name: str, told: dict[str, Any]) -> None:
+        self._copied[name] = told
         if (card := self._cards.get(name)) is not None:
             card.show_progress(told["done_bytes"], told["total_bytes"])
 
-    def _on_copied(self, name: str) -> None:
-        self._copying.pop(name, None)
+    def _on_copied(self, model: ModelRow) -> None:
+        self._copied.pop(model.name, None)
         peer = self.context.peer
         there = peer["name"] if peer else self.tr("the other computer")
-        self.context.shell.notify(self.tr("Model copied"), self.tr("{0} is on {1} too.").format(name, there))
+        words = self.tr("{0} is on {1} too.").format(model.name, there)
+        if not model.here:
+            words = self.tr("{} is here too.").format(model.name)
+        self.context.shell.notify(self.tr("Model copied"), words)
         self._rows = []
         self.refresh()
 
     def _on_failed(self, name: str, error: AppError) -> None:
-        self._copying.pop(name, None)
+        self._copied.pop(name, None)
         self._fetched.pop(name, None)
         card = self._cards.get(name)
         if card is None:
@@ -233,6 +243,12 @@ class _ModelCard(Card):
                 lambda: step.copy(model),
                 name=self.tr("Copy {0} to {1}").format(model.name, peer),
             )
+        elif model.peers and not model.here and not model.problem:
+            self._action = Button(
+                self.tr("Copy here"),
+                lambda: step.copy(model),
+                name=self.tr("Copy {0} from {1}").format(model.name, model.peers[0]),
+            )
         elif model.in_catalogue:
             self._action = Button(
                 self.tr("Get"),
@@ -242,7 +258,8 @@ class _ModelCard(Card):
             )
         if self._action is not None:
             line.addWidget(self._action)
-        self._transfer = TransferRow(lambda: step.stop(model), tone="peer" if model.here else "local")
+        tone = "peer" if model.here or model.peers else "local"
+        self._transfer = TransferRow(lambda: step.stop(model), tone=tone)
         self._transfer.hide()
         self.column.addLayout(line)
         self.column.addWidget(self._transfer)

@@ -29,7 +29,7 @@ class PairStep(StepView):
         super().__init__(context, guide)
         self._paired: dict[str, Any] | None = None
         self._offer: Job | None = None
-        self._is_joining = False
+        self._joining: Job | None = None
         self._picture = ComputersPicture()
         self._way = Segments(
             [("show", self.tr("Show a code here")), ("type", self.tr("Type the code from there"))],
@@ -90,7 +90,7 @@ class PairStep(StepView):
             return Choice(
                 text=self.tr("Pair"),
                 run=self._join,
-                is_enabled=self._field.is_complete and not self._is_joining,
+                is_enabled=self._field.is_complete and self._joining is None,
             )
         return None
 
@@ -111,9 +111,12 @@ class PairStep(StepView):
         return self.guide.target.name
 
     def _begin(self) -> None:
-        """Show a new code, or wait for one to be typed."""
+        """Show a new code, or wait for one to be typed; whatever was begun before ends."""
         self._fault.hide()
         self._end_offer()
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
         is_typing = self._way.value == "type"
         if is_typing:
             self._field.clear()
@@ -141,7 +144,7 @@ class PairStep(StepView):
         self._showing.setVisible(not is_over and not is_typing and not self._fault.is_final)
         self._typing.setVisible(not is_over and is_typing)
         self._success.setVisible(is_over)
-        self._busy.setText(self.tr("Pairing…") if self._is_joining else "")
+        self._busy.setText(self.tr("Pairing…") if self._joining is not None else "")
         there = self._there or self.tr("the other computer")
         if not is_over:
             self.say(
@@ -180,14 +183,15 @@ class PairStep(StepView):
     # typing
 
     def _join(self) -> None:
-        if not self._field.is_complete or self._is_joining:
+        if not self._field.is_complete or self._joining is not None:
             return
         self._fault.hide()
-        self._is_joining = True
         body = {"code": self._field.code}
         if to := self._address.text().strip() or self._target_address():
             body["to"] = to
-        self.run(self.context.client.post("/pairing/join", body), self._on_paired, self._on_error)
+        self._joining = self.run(
+            self.context.client.post("/pairing/join", body), self._on_paired, self._on_error
+        )
         self._show_parts()
 
     def _target_address(self) -> str:
@@ -201,7 +205,7 @@ class PairStep(StepView):
     # both
 
     def _on_paired(self, said: dict[str, Any]) -> None:
-        self._is_joining = False
+        self._joining = None
         self._paired = said["paired"]
         self._code.clear()
         self._fault.hide()
@@ -214,7 +218,7 @@ class PairStep(StepView):
         self._show_parts()
 
     def _on_error(self, error: AppError) -> None:
-        self._is_joining = False
+        self._joining = None
         code = error.code if isinstance(error, NodeRefused) else ""
         if code in ("wait", "wrong_code"):
             # How long yet is known to the node alone.

@@ -30,14 +30,7 @@ class ReadyStep(StepView):
         here = self.context.computer
         models = [model["id"] for model in state.part("models", {}).get("models", []) if not model["problem"]]
         agreed = self._agreed(peer)
-        self.say(
-            self.tr("You are ready"),
-            self.tr("{0} and {1} answer as one from now on.").format(here, peer["name"])
-            if peer
-            else self.tr(
-                "{} answers by itself. Another computer can join at any time, from the Cluster page."
-            ).format(here),
-        )
+        self.say(self.tr("You are ready"), self._what_now(here, peer, is_agreed=agreed is not None))
         if peer is None:
             self._picture.show_computers(here, captions=(self.tr("does all of it"), ""))
         else:
@@ -58,6 +51,17 @@ class ReadyStep(StepView):
                 (self.tr("For programs"), f"{self.context.client.endpoint}/v1"),
             ]
         )
+
+    def _what_now(self, here: str, peer: dict[str, Any] | None, *, is_agreed: bool) -> str:
+        if peer is None:
+            return self.tr(
+                "{} answers by itself. Another computer can join at any time, from the Cluster page."
+            ).format(here)
+        if is_agreed:
+            return self.tr("{0} and {1} answer as one from now on.").format(here, peer["name"])
+        return self.tr(
+            "{0} and {1} are paired. They answer as one with each model that both have: the Models page copies one."
+        ).format(here, peer["name"])
 
     def _agreed(self, peer: dict[str, Any] | None) -> dict[str, Any] | None:
         all_agreed = self.context.state.part("roles", {}).get("agreed", [])

@@ -13,12 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from engine.errors import BatonError, InvalidRequest, PeerUnreachable
+from engine.errors import BatonError, InvalidRequest, ModelNotFound, PeerUnreachable
 from engine.node.control.asked import asked_of
 from engine.node.control.lines import Items, lines
 from engine.node.control.status import ask, memory_told
 from engine.node.models.catalogue import find_model as find_entry
 from engine.node.models.catalogue import load_catalogue
+from engine.node.models.copies import Copies, Copy
 from engine.node.models.hub_models import parse_hub_name
 from engine.node.models.library import Library
 from engine.node.models.model_folder import ToldModel
@@ -36,6 +37,13 @@ class _Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     model: ModelName
     to: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class _Fetch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`model` is its id on the paired computer `source`, whose name or id that is; by default the only one there."""
+
+    model: ModelName
+    source: Annotated[str, Meta(max_length=256)] | None = msgspec.field(name="from", default=None)
 
 
 class _Get(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +79,7 @@ def routes() -> list[Route]:
         Route("/models/catalogue", _catalogue),
         Route("/models/get", _get, methods=["POST"]),
         Route("/models/send", _send, methods=["POST"]),
+        Route("/models/fetch", _fetch, methods=["POST"]),
         Route("/models/import", _import, methods=["POST"]),
         Route("/models/measure", _measure, methods=["POST"]),
         Route("/models/unload", _unload, methods=["POST"]),
@@ -174,18 +183,32 @@ async def _stop_download(request: Request) -> Response:
 
 
 async def _send(request: Request) -> Response:
-    """Lines: the copy as it goes on. Who goes away before the last one cancels it."""
+    """Lines: the copy as it goes on. Who goes away ends nothing; asked again, it is followed, or resumed."""
     asked = await asked_of(request, _Send)
     node = request.app.state.node
     await node.shelf.refresh()
     model, link = node.shelf.find(asked.model), _link_to(node, asked.to)
+    return lines(_copied(node.copies, node.copies.send(model, link)))
 
-    async def steps() -> Items:
-        async with contextlib.aclosing(node.copies.send(model, link)) as copies:
-            async for copy in copies:
-                yield copy.snapshot()
 
-    return lines(steps())
+async def _fetch(request: Request) -> Response:
+    """Lines: as `_send`, of a model that a paired computer has."""
+    asked = await asked_of(request, _Fetch)
+    node = request.app.state.node
+    link = _link_to(node, asked.source, param="from")
+    models = await link.call("models.list", gives=list[ToldModel], timeout_s=_TIMEOUT_S)
+    for told in models:
+        if asked.model in (told.id, told.digest):
+            return lines(_copied(node.copies, node.copies.fetch(told, link)))
+    raise ModelNotFound(
+        f"{link.peer.name} has no model {asked.model[:200]}: `baton models list` shows what it has"
+    )
+
+
+async def _copied(copies: Copies, copy: Copy) -> Items:
+    async with contextlib.aclosing(copies.follow(copy)) as followed:
+        async for each in followed:
+            yield each.snapshot()
 
 
 async def _import(request: Request) -> Response:
@@ -267,8 +290,14 @@ async def _copies(request: Request) -> Response:
 
 
 async def _cancel(request: Request) -> Response:
-    copy = request.path_params["copy"]
-    request.app.state.node.copies.cancel(copy)
+    """End a copy; what has come is kept for the next try, but with `?discard=true` what has come here."""
+    node, copy = request.app.state.node, request.path_params["copy"]
+    if request.query_params.get("discard") == "true":
+        ended = await node.copies.forget(copy)
+        if ended.is_incoming:
+            await node.shelf.discard_files(ended.names)
+    else:
+        node.copies.cancel(copy)
     return JSONResponse({"cancelled": copy})
 
 
@@ -283,7 +312,7 @@ async def _wish(request: Request) -> Response:
     return JSONResponse(node.wishes.snapshot())
 
 
-def _link_to(node: Any, name: str | None) -> PeerLink:
+def _link_to(node: Any, name: str | None, *, param: str = "to") -> PeerLink:
     """Raises InvalidRequest for a name that nobody has, PeerUnreachable for one who is not there."""
     if name is not None:
         peer = node.peers.named(name)
@@ -294,7 +323,7 @@ def _link_to(node: Any, name: str | None) -> PeerLink:
     links: list[PeerLink] = list(node.links.all())
     if len(links) > 1:
         names = ", ".join(link.peer.name for link in links)
-        raise InvalidRequest(f"{len(links)} paired computers are there: say which, of {names}", param="to")
+        raise InvalidRequest(f"{len(links)} paired computers are there: say which, of {names}", param=param)
     if not links:
         raise PeerUnreachable("no paired computer is there: pair one (baton pair), or start Baton on it")
     return links[0]

@@ -1,8 +1,11 @@
 """Copies of models to and from paired computers: who listens, who calls, how far each is, and what went wrong.
 
-The sender offers a model over the link of the two nodes; as long as the receiver answers that call, the copy lives, and
-whatever ends it ends the copy on both computers. The bytes themselves move between two processes, one at either end
-(`transfer`). The receiver listens and the sender calls; where it cannot be reached so, it is the other way round.
+A copy that was begun here is the node's own: it goes on whoever looks, until it is over or cancelled. The sender offers
+a model over the link of the two nodes; as long as the receiver answers that call, the copy lives, and whatever ends it
+ends the copy on both computers. The bytes themselves move between two processes, one at either end (`transfer`). The
+receiver listens and the sender calls; where it cannot be reached so, it is the other way round.
+
+Who wants a model that a peer has asks it by `models.give`, and is sent it in that way.
 """
 
 from __future__ import annotations
@@ -40,13 +43,15 @@ from engine.gguf.digest import digest_of_parts
 from engine.gguf.reader import MAX_PARTS, part_paths
 from engine.handoff.courier_process import tls_environment
 from engine.handoff.transport import Address
-from engine.node.models.model_folder import LocalModel, free_names
+from engine.node.models.catalogue import model_id_of
+from engine.node.models.model_folder import LocalModel, ToldModel, free_names
 from engine.node.models.shelf import Shelf
 from engine.node.models.transfer import FileEntry, TransferJob
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.supervisor import end_process, to_its_end
 from engine.node.trust.identity import Identity
+from engine.node.trust.peers import Peer
 from engine.paths import own_command
 
 log = logging.getLogger(__name__)
@@ -54,8 +59,8 @@ log = logging.getLogger(__name__)
 # Copies that are kept in memory after their end, for whoever looks.
 _KEPT = 16
 
-# Copies that may come in at the same time: more would only share the link.
-_MAX_INCOMING = 4
+# Copies that may come in at the same time, or be given to who asks: more would only share the link.
+_MAX_AT_A_TIME = 4
 
 # A copy of which nothing comes for so long is given up; a sender that first reads what the receiver holds takes longer.
 _STALL_S = 60.0
@@ -93,6 +98,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return digest_of_parts([file.sha256 for file in self.files])
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(file.name for file in self.files)
+
+    @property
     def n_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
@@ -112,27 +121,64 @@ class News(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model_id: Annotated[str, Meta(max_length=256)] | None = None
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that the caller was told of, by its id there; it is to be offered as that copy."""
+
+    copy_id: CopyId
+    model: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
 @dataclass(kw_only=True)
 class Copy:
-    """One copy, running or over. `state` is running, done, failed or cancelled; `problem` says why it failed."""
+    """One copy, running or over. `state` is running, done, failed or cancelled; `problem` says why it failed.
+
+    `source` is what it is asked for by where it is sent from; `is_ours` says that it was begun here, and can be again.
+    """
 
     copy_id: str
     model_id: str
-    peer_name: str
+    source: str
+    peer: Peer
     is_incoming: bool
+    is_ours: bool
     total_bytes: int
+    digest: str | None = None
+    names: tuple[str, ...] = ()
     done_bytes: int = 0
     state: str = "running"
-    problem: str = ""
+    error: BatonError | None = None
     since_s: float = field(default_factory=time.time)
     is_unwanted: bool = False
+    is_received: bool = False
     end: Callable[[], None] = lambda: None
+    task: asyncio.Task[None] | None = None
+    put_away: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def problem(self) -> str:
+        return str(self.error or "")
+
+    def is_of(self, other: Copy) -> bool:
+        """Whether it moves the same model the same way."""
+        mine, theirs = (
+            (each.source, each.peer.node_id, each.is_incoming, each.is_ours) for each in (self, other)
+        )
+        return mine == theirs
 
     def stop(self) -> None:
         """End it, or have it end as soon as what is done before the first byte is done."""
         self.is_unwanted = True
         self.end()
+
+    def cancel_task(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
     def check_wanted(self) -> None:
         """Raises UserError once it was stopped."""
@@ -150,8 +196,11 @@ class Copy:
         return {
             "id": self.copy_id,
             "model": self.model_id,
-            "peer": self.peer_name,
+            "source": self.source,
+            "peer": self.peer.name,
+            "peer_id": self.peer.node_id,
             "direction": "in" if self.is_incoming else "out",
+            "begun_here": self.is_ours,
             "total_bytes": self.total_bytes,
             "done_bytes": self.done_bytes,
             "state": self.state,
@@ -171,12 +220,13 @@ class Copies:
         self._call_backs: dict[str, asyncio.Queue[int]] = {}
 
     def offer_methods(self, offers: Offers) -> None:
-        """Let paired computers send models here."""
+        """Let paired computers send models here, and ask for those that they are told of."""
         offers.streams["models.take"] = Method(self._take, Offer, _MAX_OFFER_BYTES)
+        offers.streams["models.give"] = Method(self._give, Wanted)
         offers.calls["models.call_me"] = Method(self._call_me, CallMe)
 
     async def close(self) -> None:
-        running = [copy for copy in self._copies.values() if copy.state == "running"]
+        running = [copy for copy in self._copies.values() if copy.is_running]
         for copy in running:
             copy.stop()
         with contextlib.suppress(TimeoutError):
@@ -186,32 +236,99 @@ class Copies:
     def snapshot(self) -> list[dict[str, Any]]:
         return [copy.snapshot() for copy in self._copies.values()]
 
+    def send(self, model: LocalModel, link: PeerLink) -> Copy:
+        """Copy a model to the peer, or give the copy of it that runs. Raises UserError for one that cannot be sent."""
+        copy = self._outgoing(secrets.token_hex(8), model, link, is_ours=True)
+        return self._begin(copy, lambda: self._send(copy, model, link))
+
+    def fetch(self, told: ToldModel, link: PeerLink) -> Copy:
+        """Have the peer copy a model here that it told of, or give the copy of it that runs.
+
+        Raises UserError for one that cannot be copied.
+        """
+        _check_can_be_sent(told.id, told.problem)
+        copy = Copy(
+            copy_id=secrets.token_hex(8),
+            model_id=told.id,
+            source=told.id,
+            peer=link.peer,
+            is_incoming=True,
+            is_ours=True,
+            total_bytes=told.size_bytes,
+            digest=told.digest,
+        )
+        return self._begin(copy, lambda: self._fetch(copy, link))
+
+    async def follow(self, copy: Copy) -> AsyncGenerator[Copy, None]:
+        """The copy, again and again as it goes on, the last time when it is over. To close it ends nothing.
+
+        Raises what the copy failed with, or that it was cancelled.
+        """
+        is_over = False
+        while not is_over:
+            is_over, changed = not copy.is_running, copy.changed
+            yield copy
+            if not is_over:
+                await changed.wait()
+        if copy.error is not None:
+            raise copy.error
+
     def cancel(self, copy_id: str) -> None:
         """End a copy; what came of it is kept for another try. Raises InvalidRequest when there is none."""
         copy = self._copies.get(copy_id)
-        if copy is None or copy.state != "running":
+        if copy is None or not copy.is_running:
             raise InvalidRequest(f"no copy {copy_id[:32]!r} is running")
         copy.stop()
 
-    async def send(self, model: LocalModel, link: PeerLink) -> AsyncGenerator[Copy, None]:
-        """Copy a model to the peer; gives the copy again and again as it goes on, the last time when it is done.
+    async def forget(self, copy_id: str) -> Copy:
+        """End a copy if it runs, and know of it no more. What came of it is the receiver's."""
+        copy = self._copies.get(copy_id)
+        if copy is None:
+            raise InvalidRequest(f"there is no copy {copy_id[:32]!r}")
+        if copy.is_running:
+            copy.stop()
+            await copy.ended.wait()
+        self._copies.pop(copy_id, None)
+        self._on_change()
+        return copy
 
-        To close it cancels the copy. Raises UserError for a model that cannot be sent, PeerRefused with the receiver's
-        reason, or what else ended it.
-        """
-        if model.problem:
-            raise UserError(f"{model.model_id} cannot be sent: {model.problem}")
-        copy = Copy(
-            copy_id=secrets.token_hex(8),
+    def _begin(self, copy: Copy, steps: Callable[[], AsyncGenerator[None, None]]) -> Copy:
+        """Have it go on by itself."""
+        for each in self._copies.values():
+            if each.is_running and each.is_of(copy):
+                return each
+        if copy.is_incoming and self._is_full:
+            raise InvalidRequest(
+                f"{_MAX_AT_A_TIME} models are being copied here already: wait for one of them"
+            )
+        for old in [each for each in self._copies.values() if each.is_of(copy)]:
+            del self._copies[old.copy_id]
+
+        async def work() -> None:
+            copy.check_wanted()
+            async with contextlib.aclosing(steps()) as each:
+                async for _ in each:
+                    pass
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._end(copy, asyncio.CancelledError() if task.cancelled() else task.exception())
+
+        self._keep(copy)
+        copy.task = asyncio.create_task(work(), name=f"copy {copy.copy_id}")
+        copy.task.add_done_callback(over)
+        return copy
+
+    def _outgoing(self, copy_id: str, model: LocalModel, link: PeerLink, *, is_ours: bool) -> Copy:
+        _check_can_be_sent(model.model_id, model.problem)
+        return Copy(
+            copy_id=copy_id,
             model_id=model.model_id,
-            peer_name=link.peer.name,
+            source=model.model_id,
+            peer=link.peer,
             is_incoming=False,
+            is_ours=is_ours,
             total_bytes=model.size_bytes,
         )
-        async with self._kept(copy), contextlib.aclosing(self._send(copy, model, link)) as steps:
-            async for _ in steps:
-                yield copy
-        yield copy
 
     async def _send(self, copy: Copy, model: LocalModel, link: PeerLink) -> AsyncGenerator[None, None]:
         digests = await self._shelf.digests(model)
@@ -225,29 +342,89 @@ class Copies:
         copy.end = sender.stop
         async with contextlib.aclosing(sender.news()) as news:
             async for item in news:
-                copy.hear(item)
-                self._on_change()
+                self._hear(copy, item)
+                yield
+
+    async def _fetch(self, copy: Copy, link: PeerLink) -> AsyncGenerator[None, None]:
+        """The peer is asked, and then offers it as any other (`_take`), while this goes on."""
+        copy.end = copy.cancel_task
+        wanted = Wanted(copy_id=copy.copy_id, model=copy.source)
+        try:
+            async with contextlib.aclosing(link.stream("models.give", wanted)) as parts:
+                async for _ in parts:
+                    yield
+        except PeerRefused as error:
+            raise copy.error or PeerRefused(f"{link.peer.name} says: {error}") from error
+        finally:
+            if copy.names:
+                await copy.put_away.wait()
+        if not copy.is_received:
+            raise ProtocolError(f"{link.peer.name} ended the copy before it was done")
+
+    async def _give(self, link: PeerLink, wanted: Wanted) -> AsyncGenerator[None, None]:
+        """Send a model to the peer that asks for it, as long as it waits for that."""
+        given = [c for c in self._copies.values() if c.is_running and not (c.is_incoming or c.is_ours)]
+        if len(given) >= _MAX_AT_A_TIME:
+            raise PeerRefused(f"{len(given)} models are being copied from it already: try again later")
+        if wanted.copy_id in self._copies:
+            raise ProtocolError("this copy was asked for before")
+        await self._shelf.refresh()
+        model = self._shelf.find_told(wanted.model)
+        copy = self._outgoing(wanted.copy_id, model, link, is_ours=False)
+        async with self._kept(copy), contextlib.aclosing(self._send(copy, model, link)) as steps:
+            async for _ in steps:
                 yield
 
     async def _take(self, link: PeerLink, offer: Offer) -> AsyncGenerator[Any, None]:
         """The receiver's side of a copy, as long as it takes."""
         _check_names(offer)
-        if sum(c.is_incoming and c.state == "running" for c in self._copies.values()) >= _MAX_INCOMING:
-            raise PeerRefused(f"{_MAX_INCOMING} models are being copied to it already: try again later")
-        if offer.copy_id in self._copies:
-            raise ProtocolError("this copy was offered before")
+        copy = self._copies.get(offer.copy_id)
+        if copy is not None:
+            async with contextlib.aclosing(self._take_wanted(copy, link, offer)) as wanted:
+                async for item in wanted:
+                    yield item
+            return
+        if self._is_full:
+            raise PeerRefused(f"{_MAX_AT_A_TIME} models are being copied to it already: try again later")
         copy = Copy(
             copy_id=offer.copy_id,
-            model_id=offer.files[0].name,
-            peer_name=link.peer.name,
+            model_id=model_id_of(Path(offer.files[0].name)),
+            source="",
+            peer=link.peer,
             is_incoming=True,
+            is_ours=False,
             total_bytes=offer.n_bytes,
+            names=offer.names,
         )
         async with self._kept(copy), contextlib.aclosing(self._receive(copy, offer, link)) as news:
             async for item in news:
-                copy.hear(item)
-                self._on_change()
+                self._hear(copy, item)
                 yield item
+
+    async def _take_wanted(self, copy: Copy, link: PeerLink, offer: Offer) -> AsyncGenerator[Any, None]:
+        """What this computer has asked for: `_fetch` waits for its end, and hears why it failed."""
+        is_waited_for = copy.is_running and copy.is_ours and copy.is_incoming and not copy.names
+        if not is_waited_for or copy.peer.node_id != link.peer.node_id:
+            raise ProtocolError("this copy was offered before")
+        if copy.digest not in (None, offer.digest):
+            raise PeerRefused("another model was offered than was asked for: look at the models again")
+        copy.total_bytes, copy.names = offer.n_bytes, offer.names
+        try:
+            async with contextlib.aclosing(self._receive(copy, offer, link)) as news:
+                async for item in news:
+                    self._hear(copy, item)
+                    copy.is_received = item.model_id is not None
+                    yield item
+        except BatonError as error:
+            copy.error = error
+            raise
+        finally:
+            copy.put_away.set()
+
+    @property
+    def _is_full(self) -> bool:
+        """Enough comes in already."""
+        return sum(c.is_incoming and c.is_running for c in self._copies.values()) >= _MAX_AT_A_TIME
 
     async def _receive(self, copy: Copy, offer: Offer, link: PeerLink) -> AsyncGenerator[News, None]:
         if (model := await self._here_already(offer)) is not None:
@@ -256,10 +433,11 @@ class Copies:
         names = await asyncio.to_thread(
             free_names,
             self._shelf.folder,
-            tuple(file.name for file in offer.files),
+            offer.names,
             tuple(file.sha256 for file in offer.files),
         )
         copy.check_wanted()
+        copy.names = names
         files = tuple(
             msgspec.structs.replace(file, name=name) for file, name in zip(offer.files, names, strict=True)
         )
@@ -302,30 +480,53 @@ class Copies:
     @contextlib.asynccontextmanager
     async def _kept(self, copy: Copy) -> AsyncIterator[None]:
         """The copy is known while it runs, and for a while after; how it ended is written down."""
-        for old in [c for c in self._copies.values() if c.state != "running"][: -_KEPT + 1 or None]:
-            del self._copies[old.copy_id]
-        self._copies[copy.copy_id] = copy
-        self._on_change()
+        self._keep(copy)
         try:
             yield
-            copy.state = "done"
-        except BatonError as error:
-            copy.state = "cancelled" if isinstance(error, _Cancelled) else "failed"
-            copy.problem = str(error)
+        except BaseException as error:
+            self._end(copy, error)
             raise
-        except (asyncio.CancelledError, GeneratorExit):
-            copy.state = "cancelled"
-            raise
-        finally:
-            copy.ended.set()
-            if copy.state == "running":
-                copy.state, copy.problem = "failed", "a mistake of Baton's own: its log has the details"
-            self._on_change()
+        self._end(copy, None)
+
+    def _keep(self, copy: Copy) -> None:
+        for old in [each for each in self._copies.values() if not each.is_running][: -_KEPT + 1 or None]:
+            del self._copies[old.copy_id]
+        self._copies[copy.copy_id] = copy
+        self._tell(copy)
+
+    def _hear(self, copy: Copy, item: News) -> None:
+        copy.hear(item)
+        self._tell(copy)
+
+    def _end(self, copy: Copy, error: BaseException | None) -> None:
+        match error:
+            case None:
+                copy.state, copy.error = "done", None
+            case _Cancelled() | asyncio.CancelledError() | GeneratorExit():
+                copy.state, copy.error = "cancelled", _Cancelled(_CANCELLED).worded("cancelled")
+            case BatonError():
+                copy.state, copy.error = "failed", error
+            case _:
+                log.error("a mistake while copying %s", copy.model_id, exc_info=error)
+                mistake = HostError("a mistake of Baton's own: its log has the details")
+                copy.state, copy.error = "failed", mistake
+        copy.ended.set()
+        self._tell(copy)
+
+    def _tell(self, copy: Copy) -> None:
+        waiting, copy.changed = copy.changed, asyncio.Event()
+        waiting.set()
+        self._on_change()
+
+
+def _check_can_be_sent(model_id: str, problem: str) -> None:
+    if problem:
+        raise UserError(f"{model_id} cannot be sent: {problem}")
 
 
 def _check_names(offer: Offer) -> None:
     """All are the names of one model's files, each once, and lead into no other folder. Raises InvalidRequest."""
-    names = [file.name for file in offer.files]
+    names = list(offer.names)
     if not all(_SAFE_NAME.fullmatch(name) for name in names):
         raise InvalidRequest("a model's file has a name that is not taken here: it has to end in .gguf")
     if [path.name for path in part_paths(Path(names[0]))] != names:

@@ -115,11 +115,12 @@ class Downloads:
 
         Raises what the fetch failed with, or InvalidRequest where it was cancelled.
         """
-        while True:
+        is_over = False
+        while not is_over:
+            is_over, changed = download.state != "running", download.changed
             yield download
-            if download.state != "running":
-                break
-            await download.changed.wait()
+            if not is_over:
+                await changed.wait()
         if download.error is not None:
             raise download.error
         if download.state == "cancelled":

@@ -17,7 +17,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from engine.errors import DownloadFailed
 from engine.node.models.catalogue import HubSource
-from engine.node.models.hub_search import refused
+from engine.node.models.hub_search import reason, refused
 from engine.node.progress import Progress
 
 # A hub that does not answer must not keep the second source waiting for long.
@@ -42,7 +42,7 @@ class HubFile:
         except (HubError, OSError, ValueError) as error:
             if (status := _refusal(error)) is not None:
                 raise refused(status, source.repository) from error
-            raise DownloadFailed(f"the hub cannot be asked for {self.name} ({_first_line(error)})") from error
+            raise DownloadFailed(f"the hub cannot be asked for {self.name} ({reason(error)})") from error
         published = (metadata.etag or "").lower()
         if source.sha256 is None and not re.fullmatch("[0-9a-f]{64}", published):
             raise DownloadFailed(f"the hub publishes no digest for {self.name}, so it cannot be verified")
@@ -60,14 +60,14 @@ class HubFile:
             while (have := _size(partial)) < self.size_bytes:
                 try:
                     self._fetch_rest(client, partial, have, progress)
-                    reason = "the connection ended early"
+                    why = "the connection ended early"
                 except httpx.HTTPError as error:
                     if (status := _refusal(error)) is not None:
                         raise refused(status, self._repository) from error
-                    reason = _first_line(error)
+                    why = reason(error)
                 fruitless = 0 if _size(partial) > have else fruitless + 1
                 if fruitless == MAX_FRUITLESS_TRIES:
-                    raise DownloadFailed(f"the hub does not give {self.name} ({reason})")
+                    raise DownloadFailed(f"the hub does not give {self.name} ({why})")
 
     def _fetch_rest(self, client: httpx.Client, partial: Path, have: int, progress: Progress) -> None:
         headers = {"range": f"bytes={have}-"} if have else {}
@@ -97,7 +97,3 @@ def _refusal(error: Exception) -> int | None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -149,12 +150,26 @@ class HubSearch:
         except httpx.HTTPError as error:
             raise DownloadFailed(
                 "the Hugging Face hub cannot be reached: check this computer's connection to the internet, and try "
-                f"again ({str(error) or type(error).__name__})"
+                f"again ({reason(error)})"
             ) from error
         except msgspec.MsgspecError as error:
             raise DownloadFailed(
                 f"the Hugging Face hub answers with something else than asked ({error})"
             ) from error
+
+
+def reason(error: Exception) -> str:
+    """Why the hub was not reached, in words for its user: without numbers of the system's."""
+    before: BaseException | None = error
+    while before is not None:
+        if isinstance(before, socket.gaierror):
+            return "its name is not found: this computer seems to have no internet now"
+        if isinstance(before, TimeoutError | httpx.TimeoutException):
+            return "it did not answer in time"
+        if isinstance(before, OSError) and before.errno is not None and before.strerror:
+            return os.strerror(before.errno)
+        before = before.__cause__ or before.__context__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def refused(status: int, what: str) -> DownloadRefused:

@@ -142,8 +142,8 @@ class Library:
         if all(isinstance(failure, DownloadRefused) for failure in failures):
             raise DownloadRefused(f"{model.name} could not be fetched: {why}")
         raise DownloadFailed(
-            f"{model.name} could not be fetched: {why}. Check the network and run the same command "
-            "again: what was fetched is kept"
+            f"{model.name} could not be fetched: {why}. Check this computer's connection to the "
+            "internet, and try again: what was fetched is kept"
         )
 
     def _fetch_from(self, remote: Remote, model: CatalogueModel, source: Source, progress: Progress) -> None:
@@ -202,7 +202,7 @@ class Library:
     def _disk_full(self, need: str) -> DiskFull:
         return DiskFull(
             f"the disk that holds {self.folder} is full: {need}; make room, or set BATON_MODELS to a folder on "
-            "another disk, and run the same command again: what was fetched is kept"
+            "another disk, and try again: what was fetched is kept"
         )
 
     @contextlib.contextmanager

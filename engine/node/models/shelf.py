@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,10 @@ class Shelf:
         """As `find_model`, among those last seen."""
         return find_model(self.models, text)
 
+    def find_told(self, text: str) -> LocalModel:
+        """As `find`, among those that paired computers are told of."""
+        return find_model(self.models[:MAX_TOLD], text)
+
     async def digests(self, model: LocalModel) -> tuple[str, ...]:
         """Of each file, read now where they are not known yet. Raises ModelFileError."""
         digests = await asyncio.to_thread(
@@ -148,8 +152,12 @@ class Shelf:
         """Delete what is here unfinished of a model as `Downloads` names it. Raises UserError or HostError."""
         entry = load_catalogue().get(model)
         first = Path(entry.file) if entry is not None else Path(model.rsplit("/", 1)[-1])
-        for part in part_paths(first):
-            for each in named_unfinished(self.folder.path, part.name):
+        await self.discard_files([part.name for part in part_paths(first)])
+
+    async def discard_files(self, names: Iterable[str]) -> None:
+        """Delete what is here unfinished of the files that are to have these names. Raises UserError or HostError."""
+        for name in names:
+            for each in named_unfinished(self.folder.path, name):
                 await asyncio.to_thread(clear_unfinished, self.folder.path, each)
         await self.refresh()
 

@@ -25,7 +25,7 @@ from app.chats.answering import (
     request_body,
     stats_of,
 )
-from app.chats.faults import ChatsError
+from app.chats.faults import ChatsBusy, ChatsError
 from app.chats.keeper import Keeper
 from app.chats.model import Conversation, File, Message, Sampling
 from app.chats.models import Computers
@@ -269,6 +269,29 @@ def test_a_store_that_cannot_write_is_said_once_and_costs_no_text(
     events = run(Endpoint([chunk("Be"), chunk("cause."), chunk(finish="stop", timings=TIMINGS)]), path)
     assert [str(event.error) for event in events if isinstance(event, NotKept)] == ["The disk is full."]
     assert isinstance(events[-1], Ended) and events[-1].answer.text == "Because."
+
+
+def test_an_answer_that_could_not_be_kept_at_its_end_is_kept_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, is_full = Store.change_answer, True
+
+    def change(store: Store, message: Message) -> None:
+        if is_full:
+            raise ChatsBusy("The disk is full.")
+        keep(store, message)
+
+    async def work() -> None:
+        endpoint = Endpoint([chunk("Because."), chunk(finish="stop", timings=TIMINGS)])
+        async for _ in Answering(endpoint, keeper, QUESTION).events():  # type: ignore[arg-type]
+            pass
+
+    monkeypatch.setattr(Store, "change_answer", change)
+    keeper = Keeper(path)
+    asyncio.run(asyncio.wait_for(work(), 60))
+    is_full = False
+    keeper.close()
+    assert (kept(path).text, kept(path).note) == ("Because.", "")
 
 
 def test_an_answer_at_its_limit_says_so(path: Path) -> None:

@@ -10,7 +10,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.chats import attaching
-from app.chats.attaching import read_file
+from app.chats.attaching import pasted_file, read_file
 from app.chats.faults import BadFile
 
 
@@ -93,3 +93,16 @@ def test_what_is_no_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "large.txt").write_bytes(b"four")
     with pytest.raises(BadFile, match="at most"):
         read_file(tmp_path / "large.txt")
+
+
+def test_a_pasted_text_gets_a_name_that_is_free() -> None:
+    first = pasted_file("a\r\nb\udcff", "Pasted text", ())
+    assert (first.name, first.text, first.n_bytes) == ("Pasted text", "a\nb?", 4)
+    third = pasted_file("c", "Pasted text", ["Pasted text 2", "notes.txt", "Pasted text"])
+    assert third.name == "Pasted text 3" and third.id != first.id
+
+
+def test_a_text_that_no_model_reads_is_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attaching, "MAX_TEXT_CHARS", 10)
+    with pytest.raises(BadFile, match="11 characters"):
+        pasted_file("a" * 11, "Pasted text", ())

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.chats.models import Computers, Readiness, choices, chosen, computers_for
+from app.chats.models import (
+    Computers,
+    Readiness,
+    Share,
+    choices,
+    chosen,
+    computers_for,
+    context_of,
+    loaded_on_peer,
+    share_of,
+)
 
 
 def engine(model: str, state: str, **more: Any) -> dict[str, Any]:
@@ -57,3 +67,39 @@ def test_the_computers_of_a_model() -> None:
     assert here.prefilled(by_worker=False) == ("studio", False)
     assert there.prefilled(by_worker=True) == ("studio", False)
     assert there.prefilled(by_worker=False) == ("spark", True)
+
+
+def test_a_model_that_the_other_computer_answers_with_is_loaded_there() -> None:
+    spark = {"node_id": "id2", "name": "spark", "connected": True}
+    agreed = [
+        {"model": model, "peer": "id2", "prefill": "id1", "decode": decode}
+        for model, decode in (("a", "id2"), ("b", "id2"), ("c", "id1"))
+    ]
+    hosts = {"id2": {"loaded": ["a", "c"]}}
+    assert loaded_on_peer(spark, {"agreed": agreed}, hosts) == {"a": "spark"}
+    assert loaded_on_peer({**spark, "connected": False}, {"agreed": agreed}, hosts) == {}
+    assert loaded_on_peer(None, {"agreed": agreed}, hosts) == loaded_on_peer(spark, {}, {}) == {}
+    first, *others = choices(MODELS, [], {"a": "spark"})
+    assert (first.id, first.readiness, first.on) == ("a", Readiness.LOADED, "spark")
+    assert {one.readiness for one in others} == {Readiness.UNLOADED}
+    (here, *_) = choices(MODELS, [engine("a", "ready")], {"a": "spark"})
+    assert (here.readiness, here.on) == (Readiness.LOADED, "")
+
+
+def test_the_context_of_a_model_is_known_before_it_is_loaded() -> None:
+    models = {"models": [{"id": "a", "n_ctx_train": 8192}, {"id": "odd", "n_ctx_train": 0}]}
+    settings = {"settings": [{"name": "slots", "value": 4}, {"name": "ctx", "value": 32_768}]}
+    assert context_of("a", models, settings) == 8192
+    assert context_of("a", models, {"settings": [{"name": "ctx", "value": 4096}]}) == 4096
+    assert context_of("odd", models, settings) is context_of("gone", models, settings) is None
+    assert context_of("a", models, {}) is context_of("a", {}, settings) is None
+
+
+def test_the_other_computer_has_a_share_only_in_models_with_agreed_roles() -> None:
+    reads = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id2", "decode": "id1"}]}
+    writes = {"agreed": [{"model": "m", "peer": "id2", "prefill": "id1", "decode": "id2"}]}
+    assert share_of("m", reads, peer_id="id2") is Share.READS
+    assert share_of("m", writes, peer_id="id2") is Share.WRITES
+    assert share_of("other", reads, peer_id="id2") is Share.NOTHING
+    assert share_of("m", reads, peer_id="") is Share.NOTHING
+    assert share_of("m", {"agreed": []}, peer_id="id2") is Share.NOTHING

@@ -14,8 +14,7 @@ from app.pages.cluster.page import ClusterPage
 from app.pages.telemetry.page import TelemetryPage
 from app.widgets.feedback import Question
 from tests.app.conftest import STARTER
-from tests.app.screenshots import pair
-from tests.app.windows import Opened, button, click, opened, texts, wait
+from tests.app.windows import Opened, button, click, opened, pair, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
 PROMPT = "The runner who hands over the baton is already tired. " * 8
@@ -47,7 +46,8 @@ def test_a_handoff_is_seen_and_then_the_two_part(app: Opened) -> None:
     assert "of" in page.picture.peer.accessibleName() and "Linux" in texts(page.picture)
 
     asked = in_background(app, "Hello", prefill="local")
-    wait(lambda: page.picture.here.state_text == "ready" and page.picture.peer.state_text == "ready")
+    cards = (page.picture.here, page.picture.peer)
+    wait(lambda: all(card.accessibleName().endswith(", ready") for card in cards))
     assert texts(page.picture).count(STARTER) == 2 and "✓ same model" in texts(page.picture)
     asked.join()
 

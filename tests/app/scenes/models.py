@@ -2,50 +2,71 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from PySide6.QtTest import QTest
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QDialog
 
+from app.node.faults import AppError
 from app.pages.models.bring import BringDialog
+from app.pages.models.library import _OrderButton
 from app.pages.models.page import ModelsPage, View
-from engine.paths import models_dir
 from tests.app.screenshots import Stage
+from tests.app.staged_node import MODEL, library
+from tests.app.two_computers import engine
 from tests.app.windows import texts, wait
 
 GB = 1_000_000_000
-GIB = 1 << 30
 
 
 def play(stage: Stage) -> None:
+    told = library()
+    told["here"]["notes"] = [
+        "Ollama's manifest of llava:7b cannot be read (it is damaged); it is left out: pull it there again"
+    ]
+    answers = stage.app.staged.answers
+    answers["GET", "/models"] = {
+        **told,
+        "here": {**told["here"], "models": told["here"]["models"][:1]},
+        "peers": [],
+    }
     page = stage.app.page("models")
     assert isinstance(page, ModelsPage)
     wait(lambda: page.library.rows)
     stage.shot("models-one")
-    page.library.choose(next(iter(page.library.rows)))
+    answers["GET", "/models"] = told
+    page._look()
+    wait(lambda: len(page.library.rows) > 1)
+    page.library.choose((MODEL, True))
     wait(lambda: "SHA-256" in texts(page.library.panel))
     stage.shot("models-inspect")
     page.library.choose(None)
     page._look_soon.timeout.disconnect()
-    _play_library(stage, page)
+    _play_library(stage, page, told)
     _play_get(stage, page)
     _play_dialogs(stage, page)
 
 
-def _play_library(stage: Stage, page: ModelsPage) -> None:
-    told = library(stage)
-    _tell(
-        stage,
-        page,
-        told,
-        engines=[engine("smollm2-135m", "ready"), engine("Qwen3-14B-Q4_K_M", "starting", 0.43)],
-    )
+def _play_library(stage: Stage, page: ModelsPage, told: dict[str, Any]) -> None:
+    running = [engine(), loading("Qwen3-14B-Q4_K_M", "starting", 0.43)]
+    _tell(stage, page, told, engines=running)
     stage.shot("models-library")
-    _tell(stage, page, told, downloads=DOWNLOADS, copies=COPIES)
-    QTest.qWait(500)
-    moved = [{**each, "done_bytes": each["done_bytes"] + 30_000_000} for each in (*DOWNLOADS[:1], *COPIES)]
-    _tell(stage, page, told, downloads=[moved[0], DOWNLOADS[1]], copies=moved[1:])
-    stage.shot("models-moving")
+    menu = page.library.findChild(_OrderButton).menu_of_orders()
+    menu.popup(stage.app.window.mapToGlobal(QPoint(400, 150)))
+    stage.shot("models-menu-order", over=[menu])
+    menu.hide()
+    with patch("app.pages.models.transit_list.time") as clock:
+        clock.monotonic.return_value = 0.0
+        _tell(stage, page, told, engines=running, downloads=DOWNLOADS, copies=COPIES)
+        clock.monotonic.return_value = 0.5
+        moved = [
+            {**each, "done_bytes": each["done_bytes"] + 30_000_000} for each in (*DOWNLOADS[:1], *COPIES)
+        ]
+        _tell(stage, page, told, engines=running, downloads=[moved[0], DOWNLOADS[1]], copies=moved[1:])
+        stage.shot("models-moving")
     page._faults["Qwen3-32B-Q4_K_M"] = (
         "it needs 24.1 GB and 3.9 GB are free: unload another model, or choose one with a smaller quantisation"
     )
@@ -60,6 +81,12 @@ def _play_library(stage: Stage, page: ModelsPage) -> None:
     _tell(stage, page, nothing)
     stage.shot("models-empty")
     _tell(stage, page, told)
+    page._drop.show()
+    stage.shot("models-drop")
+    page._drop.hide()
+    page.library.choose(("mamba2-2.7b-Q8_0", True))
+    stage.shot("models-inspect-problem")
+    page.library.choose(None)
 
 
 def _play_get(stage: Stage, page: ModelsPage) -> None:
@@ -76,7 +103,7 @@ def _play_get(stage: Stage, page: ModelsPage) -> None:
     page.get._on_found({"named": "", "file": "", "results": []})
     stage.shot("models-nothing-found")
     page.get._on_error(
-        RuntimeError(  # type: ignore[arg-type]
+        AppError(
             "The Hugging Face hub cannot be reached: check this computer's connection to the internet, and try again "
             "(All connection attempts failed)"
         )
@@ -87,10 +114,14 @@ def _play_get(stage: Stage, page: ModelsPage) -> None:
 
 
 def _play_dialogs(stage: Stage, page: ModelsPage) -> None:
-    dialog = BringDialog(page, [str(models_dir() / "SmolLM2-135M-Instruct.Q4_1.gguf")], prefers_copy=False)
-    dialog.show()
-    stage.shot("models-import", dialog)
-    dialog.reject()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "Qwen3-8B-Q4_K_M.gguf"
+        with file.open("wb") as opened:
+            opened.truncate(5_030_000_000)
+        dialog = BringDialog(page, [str(file)], prefers_copy=False)
+        dialog.show()
+        stage.shot("models-import", dialog)
+        dialog.reject()
     page.remove(next(model for model in page._models if model.here and not model.program))
     (question,) = [each for each in page.findChildren(QDialog) if each.isVisible()]
     stage.shot("models-remove", question)
@@ -99,90 +130,13 @@ def _play_dialogs(stage: Stage, page: ModelsPage) -> None:
 
 def _tell(stage: Stage, page: ModelsPage, told: dict[str, Any], **parts: Any) -> None:
     """As if the node had said so."""
-    stage.app.state._hear(("changed", {"engines": [], "downloads": [], "copies": [], **parts}))
+    stage.app.tell(**{"engines": [], **parts})
     page._look_soon.stop()
     page._on_told((told, page._catalogue))
 
 
-def model(
-    name: str, architecture: str, n_params: float, quantization: str, size_gb: float, **more: Any
-) -> dict[str, Any]:
-    size = int(size_gb * GB)
-    return {
-        "id": name,
-        "files": [f"{name}.gguf"],
-        "path": f"/home/you/.cache/baton/models/{name}.gguf",
-        "size_bytes": size,
-        "is_link": False,
-        "problem": "",
-        "title": name,
-        "architecture": architecture,
-        "n_params": int(n_params),
-        "n_ctx_train": 40960,
-        "digest": None,
-        "program": "",
-        "quantization": quantization,
-        "needed_bytes": 0 if "problem" in more else int(size * 1.12 + 0.9 * GB),
-        "kv_bytes_per_token": 114688,
-        **more,
-    }
-
-
-def engine(name: str, state: str, progress: float = 1.0) -> dict[str, Any]:
+def loading(name: str, state: str, progress: float = 1.0) -> dict[str, Any]:
     return {"model": name, "state": state, "progress": progress, "last_exits": [], "active": 0, "worker": {}}
-
-
-def library(stage: Stage) -> dict[str, Any]:
-    peer = stage.app.context.peer
-    assert peer is not None
-    unknown = "the architecture 'mamba2' is not known to Baton (known: gemma3, llama, qwen2, qwen3)"
-    small = model("smollm2-135m", "llama", 135e6, "Q4_1", 0.098, digest="1" * 64, n_ctx_train=8192)
-    here = [
-        small,
-        model("Qwen3-14B-Q4_K_M", "qwen3", 14.8e9, "Q4_K_M", 9.0, digest="2" * 64),
-        model("Qwen3-32B-Q4_K_M", "qwen3", 32.8e9, "Q4_K_M", 19.8, program="LM Studio"),
-        model(
-            "Llama-3.3-70B-Instruct-Q4_K_M",
-            "llama",
-            70.6e9,
-            "Q4_K_M",
-            42.5,
-            n_ctx_train=131072,
-            digest="3" * 64,
-        ),
-        model("gemma3:4b", "gemma3", 3.9e9, "Q4_K_M", 3.3, program="Ollama", n_ctx_train=131072),
-        model(
-            "mamba2-2.7b-Q8_0",
-            "mamba2",
-            0,
-            "Q8_0",
-            2.9,
-            program="Hugging Face",
-            problem=unknown,
-            n_ctx_train=0,
-        ),
-    ]
-    there = [small, here[3], model("Llama-3.1-405B-Instruct-IQ2_M", "llama", 405.9e9, "IQ2_M", 137.0)]
-    return {
-        "here": {
-            "folder": "/home/you/.cache/baton/models",
-            "models": here,
-            "unfinished": [],
-            "notes": [
-                "Ollama's manifest of llava:7b cannot be read (it is damaged); it is left out: pull it there again"
-            ],
-            "memory": {"total_bytes": 64 * GIB, "free_bytes": 41 * GIB},
-        },
-        "peers": [
-            {
-                "node_id": peer["node_id"],
-                "name": peer["name"],
-                "models": there,
-                "problem": "",
-                "memory": {"total_bytes": 128 * GIB, "free_bytes": 112 * GIB},
-            }
-        ],
-    }
 
 
 def download(key: str, name: str, state: str, done: float, total: float, problem: str = "") -> dict[str, Any]:
@@ -207,7 +161,10 @@ COPIES = [
     {
         "id": "c",
         "model": "Qwen3-14B-Q4_K_M",
+        "source": "Qwen3-14B-Q4_K_M",
         "peer": "spark",
+        "peer_id": "b" * 32,
+        "begun_here": True,
         "direction": "out",
         "total_bytes": 9 * GB,
         "done_bytes": 5 * GB,
@@ -233,7 +190,7 @@ FAILURES = [
         "failed",
         11.2,
         34.8,
-        "the disk that holds /home/you/.cache/baton/models is full: 23600 MB are needed; make room, or set "
+        "the disk that holds /Users/you/Library/Caches/baton/models is full: 23600 MB are needed; make room, or set "
         "BATON_MODELS to a folder on another disk: what was fetched is kept",
     ),
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
+
+from PySide6.QtWidgets import QDialog
 
 from app.pages.server.page import ServerPage
-from app.state import NodePresence
-from tests.app.screenshots import Stage
-from tests.app.windows import button, click, wait
-
-MODEL = "smollm2-135m"
+from app.widgets.feedback import Question
+from tests.app.screenshots import NOW_S, Stage
+from tests.app.staged_node import ENDPOINT, MODEL, SMALL, settings
+from tests.app.windows import button, click, texts, wait
 
 
 def play(stage: Stage) -> None:
@@ -18,69 +20,132 @@ def play(stage: Stage) -> None:
     assert isinstance(page, ServerPage)
     stage.shot("server-first")
 
-    ask(stage, "What is a handoff?", max_tokens=24)
-    ask(stage, "And what is a cache?", max_tokens=24)
-    ask(stage, "Say more.", max_tokens="many")
-    wait(
-        lambda: (
-            len(page.requests.cells()) >= 3 and all("answered" not in row[7] for row in page.requests.cells())
-        )
-    )
+    app.staged.streams["/requests"] = [("all", {"requests": REQUESTS})]
+    app.staged.streams["/logs"] = [("all", {"lines": lines(400)})]
+    page.requests._listen()
+    wait(lambda: len(page.requests.cells()) == len(REQUESTS))
     stage.shot("server-busy")
 
     page.show_activity("log")
     wait(lambda: page.log.text)
-    page.log.book.add(lines(400))
-    page.log._fill()
     stage.shot("server-log")
     page.log._search.setText("nothing has this")
     stage.shot("server-log-nothing")
     page.log._search.clear()
+    page.show_activity("requests")
 
-    click(button(page.endpoint, "Make a key"))
-    wait(lambda: page.endpoint.exposure.has_key)
+    page.others._switch.setChecked(True)
+    with patch.object(Question, "exec", lambda question: question.open() or False):
+        page.others._ask()
+    (question,) = [each for each in app.window.findChildren(QDialog) if each.isVisible()]
+    stage.shot("server-let-in", question)
+    question.reject()
+
+    key = {"api_key": {"is_set": True}}
+    app.staged.answers["PATCH", "/settings"] = {}
+    with patch("app.pages.server.endpoint.new_key", lambda: "x7Hq2mVw9LrTbYc4ZnKpJd8sGfAe1uQoW3iRkMvUtNy"):
+        click(button(page.endpoint, "Make a key"))
+        wait(lambda: "shown this once" in texts(page.endpoint))
+    app.tell(settings=settings(app.folder, **key))
     stage.shot("server-new-key")
     click(button(page.endpoint, "I have it"))
-    page.show_activity("requests")
-    app.bridge.run(app.client.patch("/settings", {"host": "0.0.0.0"}))
-    wait(lambda: page.endpoint.exposure.waits)
+    wanted = settings(app.folder, host={"value": "0.0.0.0"}, **key)
+    app.tell(settings=wanted)
     stage.shot("server-restart")
-    click(button(page.others, "Restart Baton's node"))
-    wait(lambda: page.endpoint.exposure.is_open and app.state.presence is NodePresence.THERE)
+    app.tell(
+        settings=wanted, node={**app.parts["node"], "endpoint": ENDPOINT.replace("127.0.0.1", "0.0.0.0")}
+    )
     stage.shot("server-open")
-    app.bridge.run(app.client.patch("/settings", {"host": None, "api_key": None}))
-    wait(lambda: page.endpoint.exposure.waits)
-    click(button(page.others, "Restart Baton's node"))
-    wait(lambda: not page.endpoint.exposure.is_open and app.state.presence is NodePresence.THERE)
-
-    app.node.end()
-    wait(lambda: app.state.presence is NodePresence.GONE)
+    app.tell()
+    app.lose_node()
     stage.shot("server-gone")
-    app.node.start()
-    wait(lambda: app.state.presence is NodePresence.THERE)
 
 
-def ask(stage: Stage, text: str, **more: Any) -> None:
-    """As a program does, which waits while the model is loaded."""
-    over: list[object] = []
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **more}
-    while not over or getattr(over[-1], "status", 200) == 503:
-        over.clear()
-        stage.app.bridge.run(
-            stage.app.client.endpoint_post("/v1/chat/completions", body), over.append, over.append
-        )
-        wait(lambda: over)
+def request(number: int, stage: str, status: int | None, **more: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "at": NOW_S - 400 + number * 9,
+        "path": "/v1/chat/completions",
+        "model": MODEL,
+        "stage": stage,
+        "status": status,
+        **more,
+    }
+
+
+REQUESTS = [
+    request(1, "failed", 503, duration_s=3.0, reason="the model is being loaded"),
+    request(
+        2,
+        "done",
+        200,
+        n_prompt=12_310,
+        n_cached=0,
+        n_decoded=412,
+        duration_s=18.4,
+        **{"prefill": "remote", "computer": "spark"},
+    ),
+    request(
+        3,
+        "done",
+        200,
+        n_prompt=12_824,
+        n_cached=12_722,
+        n_decoded=96,
+        duration_s=4.2,
+        prefill="local",
+        computer="studio",
+    ),
+    request(
+        4,
+        "done",
+        200,
+        n_prompt=61,
+        n_cached=60,
+        n_decoded=24,
+        duration_s=0.94,
+        prefill="local",
+        computer="studio",
+    ),
+    request(5, "failed", 400, duration_s=0.004),
+    request(6, "done", 200, path="/v1/models", model="", duration_s=0.002),
+    request(
+        7,
+        "left",
+        200,
+        model=SMALL,
+        n_prompt=212,
+        n_cached=0,
+        n_decoded=31,
+        duration_s=0.61,
+        prefill="local",
+        computer="studio",
+    ),
+    request(
+        8,
+        "done",
+        200,
+        path="/v1/completions",
+        n_prompt=28_800,
+        n_cached=11_904,
+        n_decoded=300,
+        duration_s=22.7,
+        prefill="remote",
+        computer="spark",
+    ),
+    request(9, "running", None, n_prompt=4_090, n_cached=0, n_decoded=57, prefill="remote", computer="spark"),
+]
 
 
 def lines(n: int) -> list[dict[str, Any]]:
-    texts = (
+    said = (
         ("info", "node", "engine.node.front: spark decodes and is away, so that this computer answers"),
-        ("info", "serve-smollm2-135m", "engine.batching.loop: prefilled 512 tokens in 210 ms"),
-        ("warning", "serve-smollm2-135m", "engine.handoff.link: the worker answered late, by 1.2 s"),
-        ("error", "node", "engine.node.supervisor: smollm2-135m ended: it ran out of memory"),
+        ("info", f"serve-{MODEL}", "engine.batching.loop: prefilled 512 tokens in 210 ms"),
+        ("warning", f"serve-{MODEL}", "engine.handoff.link: the worker answered late, by 1.2 s"),
+        ("error", "node", f"engine.node.supervisor: {MODEL} ended: it ran out of memory"),
     )
     return [
-        {"at": 1.7e9 + number, "level": level, "source": source, "text": text}
+        {"at": NOW_S - n + number, "level": level, "source": source, "text": text}
         for number in range(n)
-        for level, source, text in [texts[(number * 7) % 11 % 4]]
+        for level, source, text in [said[(number * 7) % 11 % 4]]
     ]

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import time
-
-from PySide6.QtTest import QTest
+from PySide6.QtCore import QPoint
 
 from app.pages.telemetry.page import TelemetryPage
 from app.telemetry.ledger import Ledger
-from tests.app.screenshots import Stage
+from tests.app.screenshots import NOW_S, Stage
 from tests.app.telemetry.timelines import Event, Handoff, local, slot, snapshot
-from tests.app.two_computers import pretend, stop_pretending
+from tests.app.windows import texts, wait
 
 MODEL = "Qwen3.6-27B-Q4_K_XL"
 
 
 def play(stage: Stage) -> None:
-    stage.app.window.go("telemetry")
-    stage.shot("telemetry-empty")
-    pretend(stage.app.context)
-    page = stage.app.window.page("telemetry")
+    page = stage.app.page("telemetry")
     assert isinstance(page, TelemetryPage)
-    now_s = time.time()
+    stage.app.tell(engines=[])
+    stage.shot("telemetry-nothing-loaded")
+    stage.app.tell()
+    stage.shot("telemetry-empty")
+    now_s = NOW_S
     long = Handoff(asked_s=now_s - 31)
     short = local("chat-8", now_s - 55)
     early = local("chat-5", now_s - 140, n_prompt_tokens=212)
     idle = [slot(0, n_cached_tokens=29_111), slot(1, n_cached_tokens=177)]
     tell(stage, snapshot(early, short, slots=idle), *long.events(), now_s=now_s)
-    QTest.qWait(100)
+    wait(lambda: page._facts.isVisible() and "overlap" in texts(page._facts).lower())
     stage.shot("telemetry-handoff")
+    menu = page._export_menu()
+    menu.popup(stage.app.window.mapToGlobal(QPoint(960, 48)))
+    menu.setActiveAction(menu.actions()[0])
+    stage.shot("telemetry-menu-export", over=[menu])
+    menu.hide()
     page._waterfall.see_tail()
     stage.shot("telemetry-tail")
     page._waterfall.see_all()
@@ -36,7 +40,7 @@ def play(stage: Stage) -> None:
     stage.shot("telemetry-local")
 
     page._requests.setCurrentIndex(page._requests.requests.index(0))
-    running = Handoff(request_id="chat-9", asked_s=time.time() - 8.0)
+    running = Handoff(request_id="chat-9", asked_s=NOW_S - 8.0)
     busy = slot(
         0,
         "prefill_remote",
@@ -48,12 +52,11 @@ def play(stage: Stage) -> None:
     decoding = slot(
         1, "decode", n_prompt_tokens=96, n_prompt_tokens_processed=96, n_decoded=60, n_cached_tokens=155
     )
-    tell(stage, *running.until_chunk(25), now_s=time.time())
+    tell(stage, *running.until_chunk(25), now_s=NOW_S)
     for step in range(3):
         busy["n_prompt_tokens_processed"] += 505
         decoding["n_decoded"] += 12
-        tell(stage, ("slots", {"slots": [dict(busy), dict(decoding)]}), now_s=time.time() + step * 0.5)
-    QTest.qWait(100)
+        tell(stage, ("slots", {"slots": [dict(busy), dict(decoding)]}), now_s=NOW_S + step * 0.5)
     stage.shot("telemetry-under-way")
 
     given_up = running.timeline(
@@ -82,10 +85,8 @@ def play(stage: Stage) -> None:
         }
         for index in range(32)
     ]
-    tell(stage, ("request", {**given_up, "chunks": rest}), ("slots", {"slots": idle}), now_s=time.time())
-    QTest.qWait(100)
+    tell(stage, ("request", {**given_up, "chunks": rest}), ("slots", {"slots": idle}), now_s=NOW_S)
     stage.shot("telemetry-given-up")
-    stop_pretending(stage.app.context)
 
 
 def tell(stage: Stage, *events: Event, now_s: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from PySide6.QtCore import Qt
-from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 
 from app.pages.chat.transcript.message import MessageView
@@ -171,6 +170,5 @@ def play(stage: Stage) -> None:
     assert isinstance(middle, MessageView)
     middle.select_all()
     stage.shot("transcript-selected", window)
-    QTest.qWait(0)
     window.hide()
     window.deleteLater()

@@ -16,8 +16,9 @@ from app.wizard.steps.pair import PairStep
 from app.wizard.steps.permission import PermissionStep
 from engine.link.findings import findings
 from engine.link.permission import Observed, decide
-from tests.app.screenshots import Stage, pair
-from tests.app.windows import button, click, wait
+from tests.app.screenshots import Stage
+from tests.app.staged_node import catalogue, library
+from tests.app.windows import button, click, texts, wait
 from tests.engine.link.reports import report
 
 SPARK = {
@@ -30,15 +31,15 @@ SPARK = {
     "by": ["multicast"],
     "has_twin": False,
 }
-MAC = {
-    "system": "darwin",
-    "processor": "Apple M2 Ultra",
-    "n_cores": 24,
-    "memory_bytes": 192 << 30,
-    "gpu": "Apple M2 Ultra",
-    "shares_memory": True,
-    "gpu_limit_bytes": 144 << 30,
-    "raise_gpu_limit": f"sudo sysctl iogpu.wired_limit_mb={168 << 10}",
+PC = {
+    "system": "linux",
+    "processor": "AMD Ryzen 9 7950X",
+    "n_cores": 16,
+    "memory_bytes": 64 << 30,
+    "gpu": "NVIDIA GeForce RTX 4090",
+    "shares_memory": False,
+    "gpu_limit_bytes": 24 << 30,
+    "raise_gpu_limit": "",
 }
 
 
@@ -49,8 +50,6 @@ def play(stage: Stage) -> None:
     scene = _Scene(stage, page)
     scene.of_two()
     scene.alone()
-    pair(stage.app, stage.spark)
-    page.put_off()
 
 
 class _Scene:
@@ -59,8 +58,7 @@ class _Scene:
         wait(lambda: page.step is not None)
 
     def tell(self, **parts: Any) -> None:
-        """As if the node had said it: what this computer is not, and has not."""
-        self.app.state._hear(("changed", parts))
+        self.app.tell(**parts)
 
     def view(self) -> Any:
         step = self.page.step
@@ -72,14 +70,19 @@ class _Scene:
 
     def of_two(self) -> None:
         """Paired already, as the stage has it."""
-        real = self.app.state.part("computer")
         self.page.go_to(Step.WELCOME)
-        self.shot("1-welcome")
-        self.tell(computer=MAC)
         self.shot("1-welcome-mac")
-        self.tell(computer=real)
+        self.tell(computer=PC, roles={**self.app.parts["roles"], "memory": {"free_bytes": 51 << 30}})
+        self.shot("1-welcome")
+        self.tell()
         self.permission()
         self.cable()
+        told = library()
+        self.app.staged.answers["GET", "/models"] = {
+            "here": {**told["here"], "models": [told["here"]["models"][1]]},
+            "peers": [{**told["peers"][0], "models": told["peers"][0]["models"][:2]}],
+        }
+        self.app.staged.answers["GET", "/models/catalogue"] = catalogue()
         self.page.go_to(Step.MODEL)
         model = self.view()
         assert isinstance(model, ModelStep)
@@ -87,7 +90,7 @@ class _Scene:
         self.shot("6-model")
         for card in model._cards.values():
             card.begin()
-            card.show_progress(312_000_000, 491_400_064)
+            card.show_progress(62_000_000, 98_362_432)
         self.shot("6-model-busy")
         for card in model._cards.values():
             card.show_fault(
@@ -117,12 +120,14 @@ class _Scene:
         self.tell(permission={"state": "not_applicable", "sentence": "", "steps": [], "settings_url": None})
 
     def cable(self) -> None:
+        self.app.staged.streams["/link/probe"] = [{"part": "round trips"}]
         self.page.go_to(Step.CABLE)
         view = self.view()
         assert isinstance(view, CableStep)
+        wait(lambda: "round trips" in texts(view))
         self.shot("5-cable-measuring")
-        wait(lambda: view._report is not None and not view._is_probing)
-        self.shot("5-cable-loopback")
+        view._probe.cancel()
+        view._over(None)
         good = report()
         bad = report(
             to_peer={"path_mtu": 1500}, limits_here={"receive_granted": 212_992, "receive_auto_max": 6 << 20}
@@ -134,7 +139,8 @@ class _Scene:
             self.shot(f"5-cable-{name}")
         view._fix()
         dialog = view._dialog
-        wait(lambda: "Looking" not in dialog._sentence.text())
+        dialog._job.cancel()
+        dialog._show_plan({"steps": []})
         self.stage.shot("wizard-5-cable-plan-none", dialog)
         dialog._show_plan(
             {
@@ -148,15 +154,22 @@ class _Scene:
 
     def alone(self) -> None:
         """Unpaired again: finding, setting up and pairing."""
-        self.app.bridge.run(self.app.client.delete("/peers/spark"))
-        wait(lambda: not self.app.state.part("peers"))
+        self.app.parts["peers"], self.app.parts["joins"] = [], []
+        self.app.parts["roles"] = {**self.app.parts["roles"], "agreed": []}
+        self.app.staged.streams["/setup/line"] = [
+            {
+                "line": "curl -fsS http://10.77.3.1:7121/3f9a61c2 -o baton.zip && echo '8c1f04d2e7a95b36  baton.zip' | "
+                "sha256sum -c && python3 baton.zip --pair-with studio",
+                "works_for_s": 600.0,
+            }
+        ]
+        offer = {"code": "4821-7730", "expires_in_s": 272.0, "addresses": ["10.77.3.1:7120"]}
+        self.app.staged.streams["/pairing/offer"] = [offer]
+        self.tell()
         self.page.go_to(Step.FIND)
         view = self.view()
         assert isinstance(view, FindStep)
-        # Who else is on this network is no part of the picture.
-        self.app.state.close()
-        discovery = self.app.state.part("discovery", {})
-        self.tell(discovery={**discovery, "found": []})
+        discovery = self.app.parts["discovery"]
         self.shot("3-find-empty")
         showing = {**SPARK, "name": "spark", "node_id": "d" * 32, "pairing_addresses": ["10.71.17.3:7120"]}
         self.tell(
@@ -167,7 +180,8 @@ class _Scene:
         )
         self.shot("3-find")
         click(button(self.app.window, "Baton is not on it yet"))
-        wait(lambda: view._install._line.toPlainText() or "Making" not in view._install._state.text())
+        wait(lambda: view._install._line.toPlainText())
+        view._install._clock.stop()
         self.shot("3-install")
         self.tell(discovery={**discovery, "found": []})
         self.page.target = Target(name="attic", node_id=SPARK["node_id"])
@@ -175,6 +189,7 @@ class _Scene:
         pairing = self.view()
         assert isinstance(pairing, PairStep)
         wait(lambda: pairing._code.code)
+        pairing._code._ring._clock.stop()
         self.shot("4-pair-show")
         pairing._show_fault("expired", "")
         self.shot("4-pair-expired")
@@ -194,7 +209,8 @@ class _Scene:
             }
         )
         self.shot("4-paired")
-        self.app.state.begin(start=False)
+        self.app.lose_node()
+        self.shot("gone")
 
 
 def _told(**observed: Any) -> dict[str, Any]:

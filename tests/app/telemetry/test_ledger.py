@@ -10,7 +10,7 @@ import pytest
 
 from app.telemetry import ledger as module
 from app.telemetry.ledger import Ledger
-from tests.app.telemetry.timelines import ASKED_S, Handoff, local, nothing_yet, slot, snapshot
+from tests.app.telemetry.timelines import ASKED_S, Handoff, local, newest_first, nothing_yet, slot, snapshot
 
 NOW_S = ASKED_S + 20.0
 SMALL = Handoff(n_prompt=1025, n_chunks=2, n_layers=4, rows_bytes=8_000_000, state_bytes=600_000)
@@ -28,7 +28,7 @@ def heard(*events: tuple[str, dict[str, Any]], model: str = "m") -> Ledger:
 
 def test_a_request_is_followed_from_its_asking_to_its_end() -> None:
     ledger = heard(snapshot(), *SMALL.until_chunk(1))
-    ((_, record),) = ledger.newest_first()
+    ((_, record),) = newest_first(ledger)
     assert ledger.is_handing_over
     assert (record.state, record.is_over, record.told["n_prompt_tokens_processed"]) == (
         "prefill_remote",
@@ -39,7 +39,7 @@ def test_a_request_is_followed_from_its_asking_to_its_end() -> None:
 
     for name, data in SMALL.events():
         ledger.hear(name, data, NOW_S)
-    ((_, record),) = ledger.newest_first()
+    ((_, record),) = newest_first(ledger)
     assert not ledger.is_handing_over
     assert record.is_over and record.is_remote and record.told["handoff"]["tail_ms"] > 0
     assert [(chunk.first, chunk.stop, len(chunk.layers)) for chunk in record.in_order] == [
@@ -58,7 +58,7 @@ def test_events_may_come_twice() -> None:
 
 def test_of_what_ran_before_the_layers_are_asked_for() -> None:
     ledger = heard(snapshot(SMALL.ended(), local("chat-8", ASKED_S + 5)))
-    (_, short), (key, long) = ledger.newest_first()
+    (_, short), (key, long) = newest_first(ledger)
     assert (short.lacks_layers, long.lacks_layers, long.has_layers) == (False, True, False)
     ledger.add_detail(key, {"chunks": [SMALL.chunk(0), SMALL.chunk(1)]})
     assert (long.lacks_layers, long.has_layers) == (False, True)
@@ -93,7 +93,7 @@ def test_a_slot_has_the_speed_of_what_it_does() -> None:
 def test_what_an_engine_was_doing_ends_with_it() -> None:
     ledger = heard(snapshot(), *SMALL.until_chunk(1))
     ledger.leave("its engine ended")
-    ((_, record),) = ledger.newest_first()
+    ((_, record),) = newest_first(ledger)
     assert (record.state, record.told["outcome"], record.told["error"]) == (
         "ended",
         "failed",
@@ -103,7 +103,7 @@ def test_what_an_engine_was_doing_ends_with_it() -> None:
 
     # the next engine counts anew, and means another request by the same number
     ledger.hear(*snapshot(nothing_yet("chat-7", ASKED_S + 60, 5)), NOW_S + 60)
-    assert [record.told["n_prompt_tokens"] for _, record in ledger.newest_first()] == [5, 1025]
+    assert [record.told["n_prompt_tokens"] for _, record in newest_first(ledger)] == [5, 1025]
 
 
 def test_a_chunk_of_a_request_that_is_not_known_is_nothing() -> None:
@@ -120,7 +120,7 @@ def test_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             request_id=f"chat-{number}", asked_s=ASKED_S + 9 * number, n_prompt=1025, n_chunks=2, n_layers=4
         ).events():
             ledger.hear(name, data, NOW_S)
-    records = [record for _, record in ledger.newest_first()]
+    records = [record for _, record in newest_first(ledger)]
     assert [record.request_id for record in records] == [f"chat-{number}" for number in (7, 6, 5, 4, 3)]
     assert [record.has_layers for record in records] == [True, True, False, False, False]
 
@@ -129,7 +129,7 @@ def test_what_two_real_computers_told() -> None:
     ledger = Ledger("smollm2-135m")
     for name, data in json.loads(RECORDED.read_text()):
         ledger.hear(name, data, NOW_S)
-    short, long = [record for _, record in ledger.newest_first()][:2]
+    short, long = [record for _, record in newest_first(ledger)][:2]
     assert not short.is_remote and short.in_order and not short.in_order[0].remote
     assert long.is_remote and long.is_over
     assert sum(chunk.n_tokens for chunk in long.in_order) == long.told["n_prompt_tokens"] - 1

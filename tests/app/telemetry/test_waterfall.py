@@ -9,7 +9,7 @@ import pytest
 
 from app.telemetry.ledger import Ledger, Record
 from app.telemetry.waterfall import Hit, View, Waterfall, limit_of_tail, tick_text, ticks
-from tests.app.telemetry.timelines import ASKED_S, Event, Handoff, local, snapshot
+from tests.app.telemetry.timelines import ASKED_S, Event, Handoff, local, newest_first, snapshot
 
 LONG = Handoff()
 WIDTH = 800.0
@@ -19,7 +19,7 @@ def record_of(*events: Event) -> Record:
     ledger = Ledger("m")
     for name, data in (snapshot(), *events):
         ledger.hear(name, data, ASKED_S + 40)
-    ((_, record),) = ledger.newest_first()
+    ((_, record),) = newest_first(ledger)
     return record
 
 

@@ -13,7 +13,7 @@ from app.telemetry import figures
 from app.telemetry.decision import decision, facts
 from app.telemetry.export import COLUMNS, as_csv, as_json
 from app.telemetry.ledger import Ledger, Record
-from tests.app.telemetry.timelines import ASKED_S, Handoff, local, nothing_yet, snapshot
+from tests.app.telemetry.timelines import ASKED_S, Handoff, local, newest_first, nothing_yet, snapshot
 
 LONG = Handoff()
 
@@ -53,7 +53,7 @@ def records() -> list[tuple[str, Record]]:
     ledger = Ledger("m")
     for name, data in (snapshot(local("chat-1", ASKED_S - 60)), *LONG.events()):
         ledger.hear(name, data, ASKED_S + 40)
-    return [("m", record) for _, record in ledger.newest_first()]
+    return [("m", record) for _, record in newest_first(ledger)]
 
 
 def test_a_decision_says_both_ways() -> None:

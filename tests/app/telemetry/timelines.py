@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from app.telemetry.ledger import Ledger, Record
+
 Event = tuple[str, dict[str, Any]]
 
 ASKED_S = 1_790_000_000.0
@@ -277,3 +279,7 @@ def snapshot(*requests: dict[str, Any], slots: list[dict[str, Any]] | None = Non
         "requests": list(requests),
         "totals": {},
     }
+
+
+def newest_first(ledger: Ledger) -> list[tuple[str, Record]]:
+    return sorted(ledger.records.items(), key=lambda item: item[1].asked_s, reverse=True)

@@ -39,7 +39,7 @@ def test_a_toast_and_a_banner_are_both_seen(look: object) -> None:
     foot = QWidget(window)
     foot.setGeometry(0, 440, 720, 80)
     foot.hide()
-    toast = Toast(window, foot)
+    toast = Toast(window, lambda: [foot])
     window.show()
     toast.say("Short.")
     assert toast.geometry().bottom() > 440

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,20 @@ def test_nobody_shows_a_code(app: Opened, wizard: WizardPage) -> None:
     type_code(app, "12345678", "127.0.0.1:9")
     wait(lambda: "No code is shown there" in texts(wizard))
     assert button(app.window, "Pair").isEnabled()
+
+
+def test_a_pairing_that_was_left_is_over(app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.PAIR)
+    press(app, "Way: Type the code from there")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        type_code(app, "12345678", f"127.0.0.1:{silent.getsockname()[1]}")
+        assert "Pairing…" in texts(wizard)
+        press(app, "Back")
+        wizard.go_to(Step.PAIR)
+        press(app, "Way: Type the code from there")
+        assert "Pairing…" not in texts(wizard)
+        type_into(field(app, "Code that the other computer shows"), "12345678")
+        assert button(app.window, "Pair").isEnabled()
 
 
 def test_an_address_that_is_none(app: Opened, wizard: WizardPage) -> None:

@@ -121,7 +121,7 @@ def test_what_both_have_comes_first_and_the_catalogue_last() -> None:
     found_rows = rows(told, [ENTRY], memory_bytes=64 * GIB)
     assert [row.name for row in found_rows] == ["both", "big", "there", "starter"]
     assert found_rows[3].in_catalogue and not found_rows[3].is_usable
-    assert "copy it from spark" in found_rows[2].about(64 * GIB)
+    assert "is on spark" in found_rows[2].about(64 * GIB)
 
 
 def test_what_does_not_fit_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -37,7 +38,7 @@ class FakeNode:
     def watch(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.asked.append((path, body))
         for step in self.steps:
-            if isinstance(step, Exception):
+            if isinstance(step, BaseException):
                 raise step
             yield step
 
@@ -159,6 +160,23 @@ def test_a_model_is_sent_and_the_node_is_asked_for_it(folder: Path, capsys, monk
     assert node.asked == [("/models/send", {"model": "mine", "to": "studio"})]
     out, err = capsys.readouterr()
     assert out == "mine is on studio\n" and "mine: 100%" in err
+
+
+def test_a_model_of_the_other_computer_is_fetched(folder: Path, capsys, monkeypatch) -> None:
+    node = FakeNode([], [{"id": "1", "model": "theirs", "done_bytes": 2, "total_bytes": 2, "state": "done"}])
+    have_node(monkeypatch, node)
+    assert cli.main(["models", "fetch", "theirs", "--from", "spark"]) == 0
+    assert node.asked == [("/models/fetch", {"model": "theirs", "from": "spark"})]
+    assert capsys.readouterr().out == "theirs is here\n"
+
+
+def test_who_interrupts_the_command_ends_the_copy(folder: Path, capsys, monkeypatch) -> None:
+    step = {"id": "1f", "done_bytes": 1, "total_bytes": 2, "peer": "studio", "state": "running"}
+    node = FakeNode([], [step, KeyboardInterrupt()])
+    have_node(monkeypatch, node)
+    with contextlib.suppress(KeyboardInterrupt):
+        cli.main(["models", "send", "mine"])
+    assert node.asked[-1] == "/copies/1f"
 
 
 def test_why_a_model_was_not_sent_is_said(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

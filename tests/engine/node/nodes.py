@@ -68,8 +68,8 @@ class NodeProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         words = [*self._baton, "node", "--json", "--exit-with-stdin", *self._flags]
         if self._by_flags:
-            # what is measured while a test runs would change roles in the middle of it
-            words += ["--name", self.name, "--measure", "never"]
+            # What is measured while a test runs would change roles in the middle of it, and few look at who waits.
+            words += ["--name", self.name, "--measure", "never", "--standby", "never"]
         with (self.folder / "node-stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words,

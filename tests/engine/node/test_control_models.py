@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from engine.cache.spec import KVType
+from engine.errors import DiskFull
 from engine.node.agreeing.wishes import Wishes
 from engine.node.control import models as models_routes
 from engine.node.control.app import build_control_app
@@ -107,6 +108,44 @@ def test_a_model_is_sent_with_progress(tmp_path: Path, to: dict[str, str]) -> No
         assert steps[-1]["state"] == "done" and steps[-1]["peer"] == "right"
         assert (there / "mine.gguf").read_bytes() == source.read_bytes()
         assert [copy["state"] for copy in (await client.get("/copies")).json()] == ["done"]
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("asked", [{}, {"from": "right"}])
+def test_a_model_of_the_other_computer_is_fetched_with_progress(
+    tmp_path: Path, asked: dict[str, str]
+) -> None:
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        source = write_model(there / "theirs.gguf", n_bytes=1 << 20)
+        steps = lines(await client.post("/models/fetch", json={"model": "theirs", **asked}))
+        assert (steps[-1]["state"], steps[-1]["direction"]) == ("done", "in")
+        assert (here / "theirs.gguf").read_bytes() == source.read_bytes()
+        for body in ({"model": "nobody's"}, {"model": "theirs", "from": "nobody"}, {"model": ""}):
+            refused = await client.post("/models/fetch", json=body)
+            assert refused.status_code == 400 and refused.json()["error"]["message"]
+
+    run(tmp_path, work)
+
+
+def test_what_came_of_a_copy_is_kept_or_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Any, copy: Any, link: Any) -> Any:
+        copy.names = ("theirs.gguf",)
+        raise DiskFull("the disk is full")
+        yield
+
+    monkeypatch.setattr(Copies, "_fetch", broken)
+
+    async def work(client: httpx.AsyncClient, here: Path, there: Path) -> None:
+        write_model(there / "theirs.gguf")
+        (here / f"theirs.gguf.{'a' * 12}.partial").write_bytes(b"GGUF")
+        *_, error = lines(await client.post("/models/fetch", json={"model": "theirs"}))
+        assert "disk is full" in error["error"]["message"]
+        ((copy,), left) = (await client.get("/copies")).json(), (await client.get("/models")).json()["here"]
+        assert copy["state"] == "failed" and [each["id"] for each in left["unfinished"]] == ["theirs"]
+        assert (await client.delete(f"/copies/{copy['id']}?discard=true")).status_code == 200
+        assert not list(here.glob("*.partial"))
+        assert (await client.get("/copies")).json() == []
 
     run(tmp_path, work)
 

@@ -18,7 +18,7 @@ from app.pages.chat.transcript.flow import Flow
 from app.pages.chat.transcript.highlight import Run
 from app.pages.chat.transcript.model import Prefill, Shown, Stats
 from app.pages.chat.transcript.parts import ACTIONS_HEIGHT, EDITOR_HEIGHT, PREFILL_HEIGHT
-from app.pages.chat.transcript.words import DOT, stats_line, stats_parts
+from app.pages.chat.transcript.words import DOT, NO_BREAK, stats_line, stats_parts
 
 THOUGHT_HEIGHT = 32
 REASONING_INDENT = 16
@@ -295,8 +295,10 @@ class Entry:
             y = plan.note + self.note.height
         if shown.stats is not None and (line := stats_line(shown.stats)):
             if self.stats is None:
+                # a figure stays whole where the line has no room for all
+                whole = DOT.join(figure.replace(" ", NO_BREAK) for figure in line.split(DOT))
                 self.stats = Unit(
-                    [Span(text=line)],
+                    [Span(text=whole)],
                     look.font(CAPTION_PX),
                     self._width,
                     colour=look.colour("text_faint"),

@@ -6,6 +6,7 @@ estimates, put right without moving what is looked at. It stays at the end while
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
@@ -128,23 +129,10 @@ class Transcript(QAbstractScrollArea):
         self._tops = []
         self._settle()
 
-    def remove_from(self, id: str) -> None:
-        """Take away a message and all after it."""
-        if (index := self._index.get(id)) is None:
-            return
-        self._drop_views([entry.shown.id for entry in self._entries[index:]])
-        del self._entries[index:]
-        self._reindex()
-        self._settle()
-
     @property
     def shown(self) -> list[Shown]:
         """The messages, with what has been streamed into them so far."""
         return [entry.shown for entry in self._entries]
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._sticks
 
     def go_to_end(self) -> None:
         had_focus = self._to_end.hasFocus()
@@ -413,7 +401,9 @@ class Transcript(QAbstractScrollArea):
 
         def get() -> None:
             highlight.load(language)
-            self._colours_came.emit()
+            # the window may have ended meanwhile
+            with contextlib.suppress(RuntimeError):
+                self._colours_came.emit()
 
         QThreadPool.globalInstance().start(get)
 

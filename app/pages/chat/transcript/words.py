@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from PySide6.QtCore import QCoreApplication
+
 from app.pages.chat.transcript.model import Prefill, Shown, Stats
 
 DOT = " · "
+NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +24,21 @@ def stats_parts(stats: Stats) -> list[Part]:
     """What is known of how an answer came about, in the order of its happening."""
     parts = []
     if stats.first_token_s is not None:
-        parts.append(Part(text=f"{seconds(stats.first_token_s)} to first token"))
+        parts.append(Part(text=_tr("{} to first token").format(seconds(stats.first_token_s))))
     if stats.tokens_per_s is not None:
-        parts.append(Part(text=f"{stats.tokens_per_s:.1f} tok/s"))
+        parts.append(Part(text=_tr("{} tok/s").format(f"{stats.tokens_per_s:.1f}")))
     if stats.n_reused is not None and stats.n_prompt is not None:
-        parts.append(Part(text=f"reused {stats.n_reused:,} of {stats.n_prompt:,}"))
+        reused = _tr("reused {0} of {1}").format(f"{stats.n_reused:,}", f"{stats.n_prompt:,}")
+        parts.append(Part(text=reused))
     elif stats.n_prompt is not None:
-        parts.append(Part(text=f"prompt of {stats.n_prompt:,} tokens"))
+        parts.append(Part(text=_tr("prompt of {} tokens").format(f"{stats.n_prompt:,}")))
     if stats.prefilled_on:
-        parts.append(Part(text=f"prefilled on {stats.prefilled_on}", is_remote=stats.is_remote))
+        parts.append(Part(text=_tr("prefilled on {}").format(stats.prefilled_on), is_remote=stats.is_remote))
     if stats.tail_ms is not None:
-        parts.append(Part(text=f"tail {milliseconds(stats.tail_ms)}", is_remote=stats.is_remote))
+        parts.append(Part(text=_tr("tail {}").format(milliseconds(stats.tail_ms)), is_remote=stats.is_remote))
     if stats.saved_s is not None and abs(stats.saved_s) >= 0.05:
-        word = "saved" if stats.saved_s > 0 else "cost"
-        parts.append(Part(text=f"{word} {seconds(abs(stats.saved_s))}", is_remote=stats.is_remote))
+        words = _tr("saved {}") if stats.saved_s > 0 else _tr("cost {}")
+        parts.append(Part(text=words.format(seconds(abs(stats.saved_s))), is_remote=stats.is_remote))
     return parts
 
 
@@ -45,29 +49,31 @@ def stats_line(stats: Stats) -> str:
 def thought(shown: Shown) -> str:
     """What stands over an answer's reasoning."""
     if shown.is_live and not shown.text:
-        return "Thinking"
+        return _tr("Thinking")
     if shown.reasoning_s is None:
-        return "Thoughts"
-    return f"Thought for {seconds(shown.reasoning_s, rough=True)}"
+        return _tr("Thoughts")
+    return _tr("Thought for {}").format(seconds(shown.reasoning_s, rough=True))
 
 
 def prefill_lead(prefill: Prefill) -> str:
     """What is going on, in a line over the bar."""
     if not prefill.total:
-        return "Reading the prompt"
-    where = f" on {prefill.where}" if prefill.where else ""
-    return f"Reading the prompt{where}: {prefill.done:,} of {prefill.total:,} tokens"
+        return _tr("Reading the prompt")
+    far = _tr("{0} of {1} tokens").format(f"{prefill.done:,}", f"{prefill.total:,}")
+    if not prefill.where:
+        return _tr("Reading the prompt: {}").format(far)
+    return _tr("Reading the prompt on {0}: {1}").format(prefill.where, far)
 
 
 def prefill_parts(prefill: Prefill) -> list[Part]:
     """The figures under the bar."""
     parts = []
     if prefill.is_remote and prefill.total:
-        parts.append(Part(text=f"{prefill.arrived:,} arrived here", is_remote=True))
+        parts.append(Part(text=_tr("{} arrived here").format(f"{prefill.arrived:,}"), is_remote=True))
     if prefill.tokens_per_s:
-        parts.append(Part(text=f"{prefill.tokens_per_s:,.0f} tok/s"))
+        parts.append(Part(text=_tr("{} tok/s").format(f"{prefill.tokens_per_s:,.0f}")))
     if prefill.left_s is not None:
-        parts.append(Part(text=f"{seconds(prefill.left_s, rough=True)} left"))
+        parts.append(Part(text=_tr("{} left").format(seconds(prefill.left_s, rough=True))))
     return parts
 
 
@@ -87,3 +93,7 @@ def milliseconds(span_ms: float) -> str:
     return (
         f"{span_ms:.1f} ms" if span_ms < 9.95 and round(span_ms, 1) != round(span_ms) else f"{span_ms:.0f} ms"
     )
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("Transcript", text)

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent
+from PySide6.QtGui import QDropEvent, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.chats.attaching import read_file
-from app.chats.faults import ChatsError
+from app.chats.faults import ChatsBusy, ChatsError
 from app.chats.model import File, Preset, Sampling
+from app.chats.models import Choice, Readiness
 from app.chats.store import Store
 from app.pages.chat import page as chat_page
-from app.pages.chat.composer import FileChip
+from app.pages.chat.composer import FileChip, ModelButton
 from tests.app.pages.chat.conftest import Alone, choose, keep, talk, titles
 from tests.app.windows import button, click, texts, wait
 
@@ -133,6 +134,44 @@ def test_drafts_belong_to_their_conversation_and_survive(alone: Open) -> None:
     assert again.page.composer.draft == "a new question"
 
 
+def paste(one: Alone, text: str, *, inline: bool = False) -> None:
+    QGuiApplication.clipboard().setText(text)
+    shift = Qt.KeyboardModifier.ShiftModifier if inline else Qt.KeyboardModifier.NoModifier
+    QTest.keyClick(one.page.composer.text, Qt.Key.Key_V, CONTROL | shift)
+
+
+def test_a_long_text_that_is_pasted_is_attached(alone: Open) -> None:
+    one, log = alone(), "a line of a log\n" * 400
+    QTest.keyClicks(one.page.composer.text, "Why? ")
+    paste(one, "short")
+    paste(one, log)
+    paste(one, log)
+    files = one.page.chat.conversation.draft_files
+    assert [(file.name, file.text) for file in files] == [("Pasted text", log), ("Pasted text 2", log)]
+    assert one.page.composer.draft == "Why? short"
+    wait(lambda: "6 kB" in texts(one.page.composer))
+    one.shell.undo()
+    assert [file.name for file in one.page.chat.conversation.draft_files] == ["Pasted text"]
+    assert one.page.composer.draft == f"Why? short{log}"
+
+
+def test_a_long_text_is_put_in_the_message_where_that_is_asked_for(alone: Open) -> None:
+    one = alone()
+    paste(one, "b" * 5_000, inline=True)
+    assert one.page.composer.draft == "b" * 5_000
+    choose(one.page.composer.text.menu_of_text(), "Paste into the message")
+    assert len(one.page.composer.draft) == 10_000
+
+
+def test_what_would_make_typing_slow_is_attached_in_any_case(alone: Open) -> None:
+    one = alone()
+    paste(one, "c" * 1_000_000, inline=True)
+    (file,) = one.page.chat.conversation.draft_files
+    text, action = one.shell.toasts[-1]
+    assert (one.page.composer.draft, len(file.text)) == ("", 1_000_000)
+    assert "1,000,000 characters" in text and action is None
+
+
 def test_a_draft_is_written_while_somebody_types_on(alone: Open, tmp_path: Path) -> None:
     """A crash in a long sentence leaves more than its first letter."""
     one = alone(LOG)
@@ -216,6 +255,18 @@ def test_files_that_are_dropped_are_attached_and_survive(alone: Open, tmp_path: 
     wait(lambda: "log.txt" in texts(again.page.composer))
     click(button(again.page.composer, "Remove log.txt"))
     wait(lambda: "log.txt" not in texts(again.page.composer))
+
+
+def test_of_several_files_each_that_cannot_be_read_is_named(alone: Open, tmp_path: Path) -> None:
+    one = alone()
+    names = ("photo.png", "empty.txt", "log.txt", "missing.txt")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\x00\x00")
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "log.txt").write_text("oops")
+    one.page.attach([tmp_path / name for name in names])
+    wait(lambda: one.shell.toasts)
+    ((said, _),) = one.shell.toasts
+    assert [name in said for name in names] == [True, True, False, True]
 
 
 def test_instructions_come_from_presets_or_are_ones_own(alone: Open) -> None:
@@ -312,6 +363,34 @@ def test_a_file_of_a_newer_baton_is_said(alone: Open, tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     again = alone()
     assert "newer Baton" in again.shell.toasts[0][0]
+    # and it stays said, where conversations would be
+    assert "newer Baton" in texts(again.page.pane)
+    assert "Conversations are listed here" not in texts(again.page.pane)
+
+
+def test_what_cannot_be_kept_is_not_lost_with_the_conversation_that_is_left(
+    alone: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = alone(TAX)
+    add, is_full = Store.add, True
+
+    def full(store: Store, *told: Any) -> None:
+        if is_full:
+            raise ChatsBusy("The disk is full.")
+        add(store, *told)
+
+    monkeypatch.setattr(Store, "add", full)
+    one.page.chat.send("Hello", (), "some-model")
+    talked = one.page.chat.id
+    wait(lambda: not one.page.chat.is_answering and len(one.shell.toasts) > 1)
+    click_row(one, "tax")
+    wait(lambda: one.page.chat.id == "tax")
+    one.page.open_conversation(talked)
+    wait(lambda: [shown.text for shown in one.page.transcript.shown][:1] == ["Hello"])
+    is_full = False
+    again = alone()
+    again.page.open_conversation(talked)
+    wait(lambda: [shown.text for shown in again.page.transcript.shown][:1] == ["Hello"])
 
 
 def test_what_could_not_be_kept_is_kept_when_it_can_be(alone: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,3 +435,14 @@ def click_row(one: Alone, conversation_id: str) -> None:
     view = one.page.pane.view
     rect = view.visualRect(one.page.pane.model.index_of(conversation_id))
     QTest.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
+
+
+def test_the_menu_says_where_a_model_is_loaded(qtbot: Any) -> None:
+    menu_button = ModelButton()
+    qtbot.addWidget(menu_button)
+    loaded = Readiness.LOADED
+    menu_button.show_choices(
+        [Choice(id="a", readiness=loaded, on="spark"), Choice(id="b", readiness=loaded), Choice(id="c")], "a"
+    )
+    rows = [action.text().partition("\t") for action in menu_button.menu_of_models().actions()]
+    assert {name: state for name, _, state in rows[:3]} == {"a": "loaded on spark", "b": "loaded", "c": ""}

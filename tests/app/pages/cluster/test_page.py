@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtWidgets import QProgressBar
+from PySide6.QtWidgets import QAbstractButton, QProgressBar
 
 from app.context import Context
 from app.look.look import Look
@@ -23,10 +23,12 @@ from tests.app.two_computers import (
     SLOW_START,
     SPARK,
     STUDIO,
+    another,
     engine,
     link,
     parts_of,
     pretend,
+    roles,
     two_computers,
 )
 from tests.app.windows import button, click, texts, wait
@@ -110,21 +112,23 @@ def test_a_dot_runs_only_while_something_flows(
 ) -> None:
     monkeypatch.setattr(Look, "motion_ms", motion_ms)
     feeds = page.context.feeds
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
     ledger = feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
     busy = slot(0, "prefill_remote", n_prompt_tokens=28_800, n_prompt_tokens_processed=12_300)
     running = Handoff(asked_s=feeds.now_s - 3)
     for name, data in (snapshot(slots=[busy]), *running.until_chunk(9)):
         ledger.hear(name, data, feeds.now_s)
     feeds.changed.emit(MODEL, "")
-    assert page.picture.is_moving is bool(motion_ms)
+    assert page.picture._timer.isActive() is bool(motion_ms)
+    assert "KV is on its way to this computer" in page.picture.accessibleDescription()
     page.hide()
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
     page.show()
-    assert page.picture.is_moving is bool(motion_ms)
+    assert page.picture._timer.isActive() is bool(motion_ms)
     ledger.hear(*snapshot(slots=[slot(0)]), feeds.now_s)
     feeds.changed.emit(MODEL, "")
-    assert not page.picture.is_moving
+    assert not page.picture._timer.isActive()
+    assert "on its way" not in page.picture.accessibleDescription()
 
 
 def test_findings_are_cards_that_can_be_mended(page: ClusterPage, asked: Asked) -> None:
@@ -187,7 +191,7 @@ def test_the_self_test_says_what_came_of_it(
 
 
 def test_without_a_worker_there_is_nothing_to_test(page: ClusterPage) -> None:
-    join = {"model": MODEL, "prefill": "spark", "note": "spark is loading it"}
+    join = {"prefill_node_id": SPARK, "model": MODEL, "prefill": "spark", "note": "spark is loading it"}
     pretend(page.context, joins=[join], engines=[engine(worker={"connected": False})])
     assert not button(page, "Self-test").isEnabled()
     assert "spark is loading it" in texts(page)
@@ -252,6 +256,33 @@ def test_unpairing_is_asked_first(page: ClusterPage, asked: Asked) -> None:
     click(button(question, "Unpair"))
     wait(lambda: ("delete", f"/peers/{SPARK}") in asked.of)
     wait(lambda: page.context.shell.said == ["spark is unpaired."])  # type: ignore[attr-defined]
+
+
+def labels(page: ClusterPage) -> list[str]:
+    """Of the buttons that can be seen."""
+    return [each.text() for each in page.findChildren(QAbstractButton) if each.isVisibleTo(page)]
+
+
+def test_of_several_computers_one_is_shown_and_the_others_can_be_chosen(
+    page: ClusterPage, asked: Asked
+) -> None:
+    assert "Other paired computers" not in texts(page)
+    garage = another("garage")
+    pretend(page.context, peers=[garage, *parts_of()["peers"], another("attic", connected=False)])
+    assert "spark" in texts(page.picture) and "garage" not in texts(page.picture)
+    wait(lambda: all(words in texts(page) for words in ("garage", "attic", "away for 7 min")))
+    assert not button(page, "Use attic").isEnabled()
+    click(button(page, "Use garage"))
+    wishes = [("post", "/roles", {"prefill": "auto"}), ("post", "/roles", {"prefill": garage["node_id"]})]
+    wait(lambda: asked.of == wishes)
+    wish = {garage["node_id"]: {"prefill": garage["node_id"], "count": 2, "by": STUDIO}}
+    pretend(page.context, peers=[*parts_of()["peers"], garage], joins=[], roles=roles(wishes=wish))
+    assert "garage" in texts(page.picture) and "spark" not in texts(page.picture)
+    wait(lambda: "attic" not in texts(page) and "Use this one" in labels(page))
+    click(button(page, "Unpair spark"))
+    question = page.findChildren(Question)[-1]
+    click(button(question, "Unpair"))
+    wait(lambda: ("delete", f"/peers/{SPARK}") in asked.of)
 
 
 def test_what_the_node_refuses_is_said(page: ClusterPage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from PySide6.QtTest import QTest
 from app.pages.models.library import LibraryView
 from app.pages.models.row import LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, State
-from tests.app.windows import button, texts
+from tests.app.windows import button, click, texts
 
 GIB = 1 << 30
 HERE = Memory(name="studio", total_bytes=64 * GIB, free_bytes=40 * GIB)
@@ -76,6 +77,23 @@ def test_what_can_be_done_depends_on_whose_it_is(qtbot: Any) -> None:
     assert menu(model("a", state=State.LOADED))["Remove…"] is False
     assert menu(model("a", is_link=True))["Remove the link…"] is True
     assert menu(model("a", program="Ollama"))["Kept by Ollama, remove it there"] is False
+
+
+def test_what_only_the_other_computer_has_can_be_copied_here(qtbot: Any) -> None:
+    asked: list[str] = []
+    row = LibraryRow(SimpleNamespace(copy_here=lambda model: asked.append(model.model_id)))  # type: ignore[arg-type]
+    qtbot.addWidget(row)
+    theirs = model("a", here=False, there=True)
+    row.show_model(theirs, HERE, THERE, "spark", "")
+    row.show()
+    click(button(row, "Copy here a"))
+    assert asked == ["a"]
+    row.show_model(replace(theirs, state=State.COMING), HERE, THERE, "spark", "")
+    assert "On its way here from spark" in texts(row) and not button(row, "Copy here a").isEnabled()
+    row.show_model(theirs, HERE, None, "spark", "")
+    assert not button(row, "Copy here a").isEnabled()
+    row.show_model(replace(theirs, problem="not known"), HERE, THERE, "spark", "")
+    assert "Copy here a" not in [each.accessibleName() for each in row.tab_stops if each.isVisible()]
 
 
 @pytest.fixture

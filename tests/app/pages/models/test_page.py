@@ -15,8 +15,7 @@ from app.pages.models.get import _RepositoryRow
 from app.pages.models.page import ModelsPage
 from app.pages.models.rows import State
 from tests.app.conftest import STARTER
-from tests.app.screenshots import pair
-from tests.app.windows import Opened, button, click, opened, texts, wait
+from tests.app.windows import Opened, button, click, opened, pair, texts, wait
 from tests.engine.node.models.hub_at_hand import BLOCK_BYTES, HubAtHand, Repository, hub_at_hand
 from tests.engine.node.models.models_at_hand import write_model
 from tests.engine.node.nodes import NodeProcess
@@ -55,6 +54,10 @@ def app(node: NodeProcess, tmp_path: Path) -> Iterator[Opened]:
 
 @pytest.fixture
 def page(app: Opened) -> ModelsPage:
+    return library_of(app)
+
+
+def library_of(app: Opened) -> ModelsPage:
     page = app.page("models")
     assert isinstance(page, ModelsPage)
     wait(lambda: (STARTER, True) in page.library.rows)
@@ -181,6 +184,36 @@ def dialog() -> QDialog:
     """The one that is open; None while none is."""
     found = QApplication.activeModalWidget()
     return found  # type: ignore[return-value]
+
+
+def test_a_copy_goes_on_without_the_window_and_the_next_one_shows_it(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    with NodeProcess(tmp_path, "spark", "--port", "0", "--node-port", "0") as spark:
+        with opened(node, tmp_path / "window") as app:
+            pair(app, spark)
+            page = library_of(app)
+            wait(lambda: "Fits here and on spark" in texts(page.library.rows[STARTER, True]))
+            page.send(page.library.rows[STARTER, True].model)
+            wait(lambda: app.state.part("copies"))
+        with opened(node, tmp_path / "another window") as app:
+            page = library_of(app)
+            wait(lambda: [each["state"] for each in app.state.part("copies", [])] == ["done"])
+            wait(lambda: page.library.rows[STARTER, True].model.there)
+
+
+def test_a_model_of_the_other_computer_is_copied_here(app: Opened, page: ModelsPage, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    source = write_model(theirs / "theirs.gguf", n_bytes=1 << 20)
+    with NodeProcess(tmp_path, "spark", "--port", "0", "--node-port", "0", models=theirs) as spark:
+        pair(app, spark)
+        wait(lambda: ("theirs", False) in page.library.rows)
+        click(button(page.library.rows["theirs", False], "Copy here theirs"))
+        wait(lambda: ("theirs", True) in page.library.rows)
+        wait(lambda: page.library.rows["theirs", True].model.there)
+        library = Path(app.node.environment["BATON_MODELS"])
+        assert (library / "theirs.gguf").read_bytes() == source.read_bytes()
 
 
 def test_a_model_is_copied_to_the_other_computer(app: Opened, page: ModelsPage, tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ def copy(key: str, state: str, direction: str = "out") -> dict[str, Any]:
     return {
         "id": key,
         "model": "small",
+        "source": "small",
         "peer": "spark",
+        "peer_id": "b" * 32,
+        "begun_here": True,
         "direction": direction,
         "done_bytes": 5,
         "total_bytes": 10,
@@ -59,10 +62,20 @@ def test_copies_say_which_way_they_go() -> None:
     assert [(each.kind, each.peer) for each in found] == [(Kind.COPY_OUT, "spark"), (Kind.COPY_IN, "spark")]
 
 
-def test_a_copy_that_was_stopped_is_no_news_and_a_failed_one_can_be_dismissed() -> None:
-    copies = [copy("a", "cancelled"), copy("b", "failed")]
-    assert [each.key for each in transits_of([], copies, [], CATALOGUE)] == ["b"]
-    assert transits_of([], copies, [], CATALOGUE, {"b"}) == []
+def test_a_copy_that_was_begun_here_can_be_paused_and_gone_on_with() -> None:
+    theirs = {"begun_here": False, "source": ""}
+    copies = [
+        copy("a", "cancelled"),
+        copy("b", "failed", "in"),
+        {**copy("c", "cancelled"), **theirs},
+        {**copy("d", "running", "in"), **theirs},
+    ]
+    found = {each.key: each for each in transits_of([], copies, [], CATALOGUE)}
+    assert {key: (each.can_pause, each.source) for key, each in found.items()} == {
+        "d": (False, ""),
+        "a": (True, "small"),
+        "b": (True, "small"),
+    }
 
 
 def test_what_is_left_of_earlier_fetches_can_be_gone_on_with_where_it_is_known() -> None:

@@ -14,6 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit
 
+from app.context import Context
 from app.look.look import Theme, current_look
 from app.pages.settings.controls import SliderControl
 from app.pages.settings.own_rows import AboutRow
@@ -59,6 +60,16 @@ def type_into(field: QLineEdit, text: str) -> None:
 
 def field(page: SettingsPage, name: str) -> QLineEdit:
     return cast(QLineEdit, page.rows[name].control.field)  # type: ignore[attr-defined]
+
+
+def test_sections_follow_one_by_one_and_are_there_for_who_looks(context: Context) -> None:
+    made = SettingsPage(context)
+    try:
+        assert 0 < len(made._rows) < len(made._names)
+        made._search.setText("thread")
+        assert list(made._rows) == made._names
+    finally:
+        made.deleteLater()
 
 
 def test_a_change_is_kept_and_taken_back(app: Opened, page: SettingsPage) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.errors import InvalidRequest, PeerError, PeerRefused, ProtocolError, UserError
+from engine.errors import BatonError, InvalidRequest, PeerError, PeerRefused, ProtocolError, UserError
 from engine.gguf.digest import model_digest
 from engine.handoff.transport import Address
 from engine.node.models import copies
-from engine.node.models.copies import CallMe, Copies, News, Offer
-from engine.node.models.model_folder import Folder
+from engine.node.models.copies import CallMe, Copies, Copy, News, Offer
+from engine.node.models.model_folder import Folder, ToldModel
 from engine.node.models.shelf import Shelf
 from engine.node.models.transfer import FileEntry
 from engine.node.peering.offers import Method
@@ -49,8 +49,25 @@ class Node:
     async def send(self, model_id: str) -> list[dict[str, Any]]:
         assert self.end.link is not None
         await self.shelf.refresh()
-        async with contextlib.aclosing(self.copies.send(self.shelf.find(model_id), self.end.link)) as steps:
-            return [copy.snapshot() async for copy in steps]
+        return await self.to_its_end(self.copies.send(self.shelf.find(model_id), self.end.link))
+
+    async def fetch(self, model_id: str, **changed: Any) -> list[dict[str, Any]]:
+        """As the control API does, of what the other computer tells."""
+        return await self.to_its_end(self.copies.fetch(await self.told(model_id, **changed), self.link))
+
+    async def told(self, model_id: str, **changed: Any) -> ToldModel:
+        models = await self.link.call("models.list", gives=list[ToldModel])
+        (told,) = [model for model in models if model.id == model_id]
+        return msgspec.structs.replace(told, **changed)
+
+    @property
+    def link(self) -> PeerLink:
+        assert self.end.link is not None
+        return self.end.link
+
+    async def to_its_end(self, copy: Copy) -> list[dict[str, Any]]:
+        async with contextlib.aclosing(self.copies.follow(copy)) as steps:
+            return [each.snapshot() async for each in steps]
 
 
 def new_node(end: End, folder: Path) -> Node:
@@ -64,6 +81,7 @@ def new_node(end: End, folder: Path) -> Node:
         changed=changed,
     )
     node.copies.offer_methods(end.offers)
+    shelf.offer_methods(end.offers)
     return node
 
 
@@ -303,19 +321,126 @@ def test_a_copy_may_be_cancelled_before_it_has_begun_to_send(tmp_path: Path) -> 
     async def story() -> None:
         shelf = Reading()
         here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
-        link = SimpleNamespace(peer=SimpleNamespace(name="studio"))
+        link = SimpleNamespace(peer=SimpleNamespace(name="studio", node_id="b" * 32))
 
-        async def send() -> None:
-            async for _ in here.send(folder.models()[0], link):  # type: ignore[arg-type]
-                pass
-
-        sending = asyncio.create_task(send())
+        copy = here.send(folder.models()[0], link)  # type: ignore[arg-type]
         async with asyncio.timeout(TIMEOUT_S):
             await shelf.began.wait()
-            here.cancel(here.snapshot()[0]["id"])
+            here.cancel(copy.copy_id)
             shelf.may_go_on.set()
             with pytest.raises(UserError, match="was cancelled"):
-                await sending
+                async for _ in here.follow(copy):
+                    pass
         assert here.snapshot()[0]["state"] == "cancelled"
 
     asyncio.run(story())
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+def test_a_copy_goes_on_when_nobody_follows_it_and_is_begun_once(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        write_model(here.shelf.folder.path / "mine.gguf")
+        await here.shelf.refresh()
+        identity, here.copies._identity = here.copies._identity, Identity.load_or_create(tmp_path / "nobody")
+        copy = here.copies.send(here.shelf.find("mine"), here.link)
+        async with contextlib.aclosing(here.copies.follow(copy)) as followed:
+            await anext(followed)
+        await there.until(lambda: bool(there.copies._call_backs))
+        assert here.copies.send(here.shelf.find("mine"), here.link) is copy and copy.is_running
+        here.copies.cancel(copy.copy_id)
+        await there.until(lambda: there.copies.snapshot()[0]["state"] == "cancelled")
+        here.copies._identity = identity
+        assert (await here.send("mine"))[-1]["state"] == "done"
+        assert [each["state"] for each in here.copies.snapshot()] == ["done"]
+
+    run(tmp_path, work)
+
+
+def test_a_model_of_the_other_computer_is_copied_here(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        source = write_model(there.shelf.folder.path / "theirs.gguf", n_bytes=5 << 20)
+        steps = await here.fetch("theirs")
+        assert (here.shelf.folder.path / "theirs.gguf").read_bytes() == source.read_bytes()
+        last = steps[-1]
+        assert (last["direction"], last["state"], last["source"]) == ("in", "done", "theirs")
+        assert (last["begun_here"], last["peer_id"]) == (True, there.end.identity.node_id)
+        assert last["done_bytes"] == last["total_bytes"] == source.stat().st_size
+        (given,) = there.copies.snapshot()
+        assert (given["direction"], given["state"], given["begun_here"]) == ("out", "done", False)
+
+    run(tmp_path, work)
+
+
+def test_a_computer_gives_only_models_that_it_has_told_of(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        write_model(there.shelf.folder.path / "theirs.gguf")
+        secret = write_model(tmp_path / "secret.gguf")
+        for name in ("secret", str(secret), "../secret.gguf", "theirs.gguf/../../secret.gguf"):
+            with pytest.raises(PeerRefused, match="no such model"):
+                await here.fetch("theirs", id=name)
+        assert not list(here.shelf.folder.path.glob("*.gguf")) and there.copies.snapshot() == []
+
+    run(tmp_path, work)
+
+
+def test_another_model_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        write_model(there.shelf.folder.path / "theirs.gguf")
+        with pytest.raises(PeerRefused, match="another model"):
+            await here.fetch("theirs", digest="0" * 64)
+        assert not list(here.shelf.folder.path.glob("*.gguf"))
+
+    run(tmp_path, work)
+
+
+def test_nobody_else_may_send_what_a_computer_was_asked_for(tmp_path: Path) -> None:
+    """The copy's id is known to the one that was asked; it counts once, and from that one alone."""
+
+    async def wait_for_ever(link: PeerLink, params: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    async def work(here: Node, there: Node) -> None:
+        write_model(there.shelf.folder.path / "theirs.gguf")
+        there.end.offers.streams["models.give"] = Method(wait_for_ever)
+        copy = here.copies.fetch(await here.told("theirs"), here.link)
+        copy.peer = msgspec.structs.replace(copy.peer, node_id="c" * 32)
+        offer = {"copy_id": copy.copy_id, "files": [{**ENTRY, "name": "theirs.gguf"}]}
+        with pytest.raises(PeerRefused, match="offered before"):
+            async for _ in there.link.stream("models.take", offer):
+                pass
+        here.copies.cancel(copy.copy_id)
+        await here.until(lambda: not copy.is_running)
+
+    run(tmp_path, work)
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+@pytest.mark.parametrize("side", ["receiver", "sender"])
+def test_either_side_can_cancel_what_was_asked_for(tmp_path: Path, side: str) -> None:
+    async def work(here: Node, there: Node) -> None:
+        write_model(there.shelf.folder.path / "theirs.gguf", n_bytes=1 << 20)
+        there.copies._identity = Identity.load_or_create(tmp_path / "nobody")
+        fetching = asyncio.create_task(here.fetch("theirs"))
+        await here.until(lambda: bool(here.copies._call_backs))
+        node = here if side == "receiver" else there
+        node.copies.cancel(node.copies.snapshot()[0]["id"])
+        with pytest.raises((UserError, PeerRefused), match="cancelled"):
+            await fetching
+        await there.until(lambda: there.copies.snapshot()[0]["state"] != "running")
+        assert here.copies.snapshot()[0]["state"] == ("cancelled" if side == "receiver" else "failed")
+        assert not here.copies._call_backs and not (here.shelf.folder.path / "theirs.gguf").exists()
+
+    run(tmp_path, work)
+
+
+def test_why_this_computer_cannot_take_what_it_asked_for_is_said_in_its_own_words(tmp_path: Path) -> None:
+    async def work(here: Node, there: Node) -> None:
+        write_model(there.shelf.folder.path / "theirs.gguf")
+        os.rmdir(here.shelf.folder.path)
+        here.shelf.folder.path.write_bytes(b"in the way")
+        with pytest.raises(BatonError) as told:
+            await here.fetch("theirs")
+        assert "says" not in str(told.value) and here.copies.snapshot()[0]["state"] == "failed"
+
+    run(tmp_path, work)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from engine.errors import DownloadFailed
 from engine.node.models.catalogue import HubSource
 from engine.node.models.hub import MAX_FRUITLESS_TRIES, HubFile
-from engine.node.progress import Silent
+from engine.node.models.hub_search import reason
+from tests.engine.node.models.silent import Silent
 
 CONTENT = bytes(range(251)) * 4000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -156,3 +159,18 @@ def test_no_hub_at_all_is_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     with pytest.raises(DownloadFailed, match="cannot be asked"):
         HubFile(source())
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (socket.gaierror(-3, "Temporary failure in name resolution"), "its name is not found"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError(), "did not answer in time"),
+        (ValueError("no such thing\nand more"), "no such thing"),
+    ],
+)
+def test_why_the_hub_is_not_reached_has_no_numbers_of_the_systems(cause: Exception, words: str) -> None:
+    wrapped = httpx.ConnectError(str(cause))
+    wrapped.__cause__ = cause
+    assert words in reason(wrapped) and "Errno" not in reason(wrapped)

@@ -16,8 +16,8 @@ from engine.node.models.hub_search import HubSearch, named_by, quantization_in
 from engine.node.models.library import Library
 from engine.node.models.model_folder import Folder
 from engine.node.models.unfinished import find_unfinished
-from engine.node.progress import Silent
 from tests.engine.node.models.hub_at_hand import HubAtHand, Repository, hub_at_hand
+from tests.engine.node.models.silent import Silent
 
 Found = TypeVar("Found")
 

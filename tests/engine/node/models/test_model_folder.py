@@ -20,10 +20,10 @@ from engine.node.models.model_folder import (
     import_model,
     remove_model,
 )
-from engine.node.progress import Silent
 from tests.conftest import SMOLLM2_FILE
 from tests.engine.gguf.build import pair, scalar
 from tests.engine.node.models.models_at_hand import HEAD_DIM, KV_HEADS, LAYERS, write_model
+from tests.engine.node.models.silent import Silent
 
 
 @pytest.fixture

