@@ -535,7 +535,7 @@ class Node:
         if self.settings.value(config.STANDBY) == "never" or not self._models_in_use():
             self.standby.want(False)
         elif self.engines.latest() is not None or self.workers.is_any_ready:
-            self.standby.want(_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
+            self.standby.want(_host_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
