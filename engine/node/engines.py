@@ -213,8 +213,8 @@ class Engines:
     ) -> None:
         """`find` gives a model of this computer, or raises ModelNotFound. `memory` is what models may have.
 
-        `on_device` hears what an engine that is ready says of its device. `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
-        engines log. `start_process` is each engine's.
+        `on_device` hears what an engine that is ready says of its device. `settings` are those of an engine that is
+        started now; `words` are flags beside them. `on_line` hears what engines log. `start_process` is each engine's.
         """
         self._find = find
         self._memory = memory
