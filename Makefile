@@ -36,7 +36,8 @@ app: .venv/ready-app
 
 test: lint
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest -n 2 --dist worksteal
+	# in the order of the folders, which has short files at its end
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-dev
 	$(PY) -m ruff format --check .

@@ -17,6 +17,12 @@ from app.state import NodePresence
 from app.window import MainWindow
 from tests.app.two_computers import two_computers
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+@pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
 
 
 def test_pages_are_reached_by_name_and_by_key(app: Opened) -> None:
