@@ -12,6 +12,9 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint
 MODEL ?= qwen2.5-coder-0.5b
 PEER = $(if $(wildcard .venv/lib/python*/site-packages/llama_cpp),--peer llama.cpp)
 
+# Many processes are started by the tests, and each would compile all it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help app demo test lint soak screenshots models bench peer clean
 
 help:
@@ -33,7 +36,8 @@ app: .venv/ready-app
 
 test: lint
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest -n 2 --dist loadfile
+	# in the order of the folders, which has short files at its end
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-dev
 	$(PY) -m ruff format --check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
 
@@ -39,8 +40,13 @@ class NodeState(QObject):
     presence_changed = Signal()
 
     def __init__(
-        self, bridge: Bridge, client: NodeClient, start: Callable[[], None], parent: QObject | None = None
+        self,
+        bridge: Bridge,
+        client: NodeClient,
+        start: Callable[[], AbstractContextManager[Callable[[], str]]],
+        parent: QObject | None = None,
     ) -> None:
+        """`start` starts a node, and gives what tells why that has ended: "" while it runs."""
         super().__init__(parent)
         self._bridge, self._client, self._start = bridge, client, start
         self._parts: dict[str, Any] = {}
@@ -83,18 +89,23 @@ class NodeState(QObject):
         if not self._client.look():
             if not start:
                 raise NodeGone("Baton's node on this computer has ended.")
-            self._start()
-        async with asyncio.timeout(_START_WITHIN_S) as limit:
-            try:
+            with self._start() as why_ended:
+                await self._started(why_ended)
+        async for event in self._client.events():
+            yield event
+
+    async def _started(self, why_ended: Callable[[], str]) -> None:
+        """Return once a node is there."""
+        try:
+            async with asyncio.timeout(_START_WITHIN_S):
                 while not self._client.look():
+                    if why := why_ended():
+                        raise NodeGone(f"Baton's node did not start: {why.rstrip('.')}.")
                     await asyncio.sleep(_LOOK_EVERY_S)
-                limit.reschedule(None)
-                async for event in self._client.events():
-                    yield event
-            except TimeoutError:
-                raise NodeGone(
-                    "Baton's node did not start. `baton node` in a terminal says why, and so does its log."
-                ) from None
+        except TimeoutError:
+            raise NodeGone(
+                "Baton's node did not start. `baton node` in a terminal says why, and so does its log."
+            ) from None
 
     def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
         _, parts = event
@@ -110,10 +121,16 @@ class NodeState(QObject):
 
     def _lost(self, fault: str) -> None:
         self.fault = fault or "Baton's node on this computer has ended."
-        is_coming_back = time.monotonic() < self._back_by_s
-        self._be(NodePresence.STARTING if is_coming_back else NodePresence.GONE)
+        comes_within_s = self._back_by_s - time.monotonic()
+        self._be(NodePresence.STARTING if comes_within_s > 0 else NodePresence.GONE)
         self._forget_what_ran()
-        self._job = self._bridge.run(_until_there(self._client), lambda _: self._follow(False))
+        self._job = self._bridge.run(
+            _until_there(self._client, comes_within_s), lambda _: self._follow(False), self._not_back
+        )
+
+    def _not_back(self, _: AppError) -> None:
+        self._back_by_s = 0.0
+        self._lost("Baton's node on this computer has ended, and did not come back by itself.")
 
     def _forget_what_ran(self) -> None:
         ended: dict[str, Any] = {name: [] for name in _RUNS_BY_THE_NODE if self._parts.get(name)}
@@ -129,9 +146,14 @@ class NodeState(QObject):
             self.presence_changed.emit()
 
 
-async def _until_there(client: NodeClient) -> None:
-    """Return once a node runs: a service may start it again, or a person."""
-    while True:
-        await asyncio.sleep(_AGAIN_AFTER_S)
-        if client.look():
-            return
+async def _until_there(client: NodeClient, within_s: float) -> None:
+    """Return once a node runs: a service may start it again, or a person. Raises NodeGone when one that was expected
+    is late; `within_s` of 0 or less expects none."""
+    try:
+        async with asyncio.timeout(within_s if within_s > 0 else None):
+            while True:
+                await asyncio.sleep(_AGAIN_AFTER_S)
+                if client.look():
+                    return
+    except TimeoutError:
+        raise NodeGone("Baton's node did not come back.") from None

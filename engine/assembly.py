@@ -21,10 +21,12 @@ from typing import Any, TypeVar
 import torch
 
 from engine.batching.loop import EngineLoop
+from engine.batching.pulse import Pulse
 from engine.batching.remote import RouteConfig
 from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, kv_type_of
+from engine.device import DeviceMemory
 from engine.errors import BatonError, HostError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
@@ -92,6 +94,7 @@ class DecodeEngine:
     keep_rates: Callable[[], None]
     retarget: Callable[[Target], None]
     took: Took
+    device_memory: DeviceMemory | None
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
@@ -130,8 +133,10 @@ class _Ahead:
     A thread that still computes when the interpreter ends takes the process down with a fault.
     """
 
-    def __init__(self, on_progress: OnProgress) -> None:
+    def __init__(self, on_progress: OnProgress, pulse: Pulse) -> None:
+        """`pulse` beats with each matrix: a thread that computes may have to wait for this one."""
         self._on_progress = on_progress
+        self._pulse = pulse
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -139,6 +144,7 @@ class _Ahead:
         """For the loader: passes news on, and is where `stop` takes effect."""
         if self._stopping.is_set():
             raise _Stopping
+        self._pulse.beat()
         self._on_progress(done, total)
 
     def start(self, loaded: _Loaded, *, prefill: bool) -> None:
@@ -172,7 +178,8 @@ def open_decode_engine(
     """
     may_have_worker = bool(args.peer or args.listen)
     fingerprint = _fingerprint(args, needed=may_have_worker)
-    ahead = _Ahead(on_progress)
+    pulse = Pulse()
+    ahead = _Ahead(on_progress, pulse)
     clock = _Clock()
     loaded = _on_a_thread_of_its_own(_load, args, path, ahead.on_progress, decode=True)
     memory = _Memory(loaded.cache, shared=may_have_worker)
@@ -200,6 +207,7 @@ def open_decode_engine(
         chunk_tokens=args.chunk,
         route=RouteConfig(rates=rates, policy=RoutePolicy(args.route)),
         prefixes=prefixes,
+        pulse=pulse,
     )
     listen_port = client.open(_LISTEN_TIMEOUT_S) if client is not None else None
     loop.start()
@@ -217,6 +225,7 @@ def open_decode_engine(
         keep_rates=functools.partial(known_rates.save, rates),
         retarget=_Retarget(client, new_config, rates, target),
         took=took,
+        device_memory=loaded.model.device.memory(),
     )
 
 
@@ -262,8 +271,14 @@ def open_prefill_engine(
     `on_link` hears of every link that comes (an empty note) or goes (why).
     """
     identity = Identity.load_or_create(identity_dir(args.identity))
+    pulse = Pulse()
+
+    def advance(done: int, total: int) -> None:
+        pulse.beat()
+        on_progress(done, total)
+
     clock = _Clock()
-    loaded = _on_a_thread_of_its_own(_load, args, path, on_progress, decode=False)
+    loaded = _on_a_thread_of_its_own(_load, args, path, advance, decode=False)
     aside_bytes = loaded.cache.checkpoint_bytes()
     memory = _Memory(
         loaded.cache, shared=True, aside_bytes=aside_bytes if aside_bytes <= MAX_CHECKPOINT_BYTES else 0
@@ -282,6 +297,7 @@ def open_prefill_engine(
         on_link,
         n_prefill=args.prefills or args.slots,
         pass_tokens=args.pass_tokens,
+        pulse=pulse,
     )
     try:
         listen_port = worker.open(_LISTEN_TIMEOUT_S)

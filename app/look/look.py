@@ -13,16 +13,7 @@ from typing import cast
 from PySide6.QtCore import QByteArray, QObject, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPainter, QPalette, QPixmap
 from PySide6.QtSvg import QSvgRenderer
-from PySide6.QtWidgets import (
-    QApplication,
-    QComboBox,
-    QMenu,
-    QProxyStyle,
-    QStyle,
-    QStyledItemDelegate,
-    QStyleFactory,
-    QWidget,
-)
+from PySide6.QtWidgets import QApplication
 
 from app.look.measures import BODY_PX, ICON, MOTION_MS
 from app.look.palette import DARK, LIGHT, Palette
@@ -48,7 +39,7 @@ class Look(QObject):
         self.palette: Palette = LIGHT
         self.font_name = family or _system_font().family()
         self.mono_name = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()
-        app.setStyle(_Style(QStyleFactory.create("Fusion")))
+        app.setStyle("Fusion")
         app.setProperty("look", self)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._apply)
         self._apply()
@@ -106,30 +97,6 @@ def current_look() -> Look:
 
 def _missing() -> Look:
     raise RuntimeError("a Look has to be made before the first widget")
-
-
-class _Style(QProxyStyle):
-    """Fusion, with menus and lists that open as rounded surfaces, where it draws frames with corners."""
-
-    def styleHint(self, hint, option=None, widget=None, returnData=None):  # type: ignore[no-untyped-def]
-        if hint == QStyle.StyleHint.SH_UnderlineShortcut:
-            return 0
-        if hint == QStyle.StyleHint.SH_ComboBox_Popup:
-            # as a list under the field, and not as a menu that lies over it
-            return 0
-        return super().styleHint(hint, option, widget, returnData)
-
-    def polish(self, polished):  # type: ignore[no-untyped-def]
-        if isinstance(polished, QComboBox):
-            # the one that a combo box has by itself knows nothing of the style sheet
-            polished.setItemDelegate(QStyledItemDelegate(polished))
-        if isinstance(polished, QMenu) or (
-            isinstance(polished, QWidget) and polished.inherits("QComboBoxPrivateContainer")
-        ):
-            polished.setWindowFlag(Qt.WindowType.FramelessWindowHint)
-            polished.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
-            polished.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
-        return super().polish(polished)
 
 
 def _system_font() -> QFont:

@@ -106,6 +106,7 @@ QPlainTextEdit[kind="bare"], QTextEdit[kind="bare"], QTextBrowser[kind="bare"] {
     padding: 0; }}
 QPlainTextEdit[mono="true"] {{ font-family: "{mono_name}"; font-size: {CAPTION_PX + 1}px; }}
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{ width: 0; }}
+QComboBox {{ combobox-popup: 0; }}
 QComboBox::drop-down {{ border: none; width: 24px; }}
 QComboBox QAbstractItemView {{ background: {p.surface}; border: 1px solid {p.border_strong};
     border-radius: {RADIUS_CARD}px; padding: 4px; }}
@@ -132,7 +133,8 @@ QProgressBar {{ background: {p.border}; border: none; border-radius: 3px; min-he
 QProgressBar::chunk {{ background: {p.local}; border-radius: 3px; }}
 QProgressBar[tone="peer"]::chunk {{ background: {p.peer}; }}
 
-QMenu {{ background: {p.surface}; border: 1px solid {p.border_strong}; border-radius: {RADIUS_CARD}px; padding: 4px; }}
+QMenu {{ background: {p.surface}; border: 1px solid {p.border_strong}; padding: 4px; }}
+QMenu[kind="floating"] {{ border-radius: {RADIUS_CARD}px; }}
 QMenu::item {{ padding: 6px 24px 6px 12px; border-radius: 4px; }}
 QMenu::item:selected {{ background: {p.hover}; }}
 QMenu::item:disabled {{ color: {p.text_faint}; }}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit
+from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit, QMenu, QWidget
 
 from app.look.look import current_look
 from app.look.measures import MEDIUM, TINY
@@ -49,6 +49,17 @@ class Switch(QAbstractButton):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(look.colour("on_local" if self.isChecked() else "text_faint"))
         painter.drawEllipse(QRectF(22 if self.isChecked() else 5, 5.5, 11, 11))
+
+
+class Menu(QMenu):
+    """A menu with round corners, which the style by itself would paint on a square."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setProperty("kind", "floating")
+        self.setWindowFlag(Qt.WindowType.FramelessWindowHint)
+        self.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
+        self.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
 
 
 class Segments(QFrame):

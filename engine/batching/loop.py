@@ -18,6 +18,7 @@ import torch
 
 from engine.batching.generation import Generation
 from engine.batching.journal import Journal
+from engine.batching.pulse import Pulse
 from engine.batching.remote import PrefillClient, RemotePrefill, RouteConfig
 from engine.batching.request import (
     Event,
@@ -93,7 +94,8 @@ class EngineLoop:
 
     `start` it, `submit` and `cancel` from any thread, `close` it. `new_decoder` makes a request's stream decoder,
     `end_ids` are the tokens that end an answer. `client` reaches the worker; without one all prefill is local.
-    `prefixes` keeps what slots of `pool` held. What happens is written down in `journal`.
+    `prefixes` keeps what slots of `pool` held. What happens is written down in `journal`, and `pulse` beats while
+    there is something to do.
     """
 
     def __init__(
@@ -107,13 +109,15 @@ class EngineLoop:
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         route: RouteConfig | None = None,
         prefixes: PrefixCache | None = None,
+        pulse: Pulse | None = None,
         # The couriers', so that what they have seen can stand in one timeline with what the loop has.
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.n_ctx = pool.spec.n_ctx
         self.n_slots = pool.spec.n_slots
         self.n_vocab = model.spec.n_vocab
-        self._runner = Runner(model, pool)
+        self.pulse = pulse or Pulse(clock)
+        self._runner = Runner(model, pool, self.pulse)
         self._new_decoder = new_decoder
         self._end_ids = end_ids
         self._clock = clock
@@ -233,6 +237,7 @@ class EngineLoop:
             self._end_all()
 
     def _turn(self) -> None:
+        self.pulse.work()
         # Cleared before the inboxes are read: what comes after sets it again.
         self._wake.clear()
         self._take_inbox()
@@ -242,6 +247,7 @@ class EngineLoop:
             self._begin(assignment)
         plan = self._scheduler.plan()
         if plan is None:
+            self.pulse.rest()
             self._wake.wait()
         else:
             self._step(plan)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.batching.generation import Generation
+from engine.batching.pulse import Pulse
 from engine.batching.sampler import Sampled, sample_rows
 from engine.batching.scheduler import StepPlan
 from engine.errors import BatonError, HostError, OutOfMemory
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 class Runner:
     """A model and the cache of all slots."""
 
-    def __init__(self, model: Model, pool: SequencePool) -> None:
+    def __init__(self, model: Model, pool: SequencePool, pulse: Pulse) -> None:
+        """`pulse` beats with each layer of a chunk."""
         self._model = model
         self._pool = pool
+        self._pulse = pulse
 
     def sequence(self, slot: int) -> SequenceState:
         return self._pool.sequence(slot)
@@ -39,6 +42,9 @@ class Runner:
         """How many first tokens of `tokens` the slot's cache can go on from."""
         return self._pool.sequence(slot).reusable(tokens)
 
+    def _on_layer(self, layer: int) -> None:
+        self._pulse.beat()
+
     def step(
         self, plan: StepPlan, generations: Sequence[Generation | None]
     ) -> list[tuple[Generation, Sampled | HostError]]:
@@ -50,7 +56,8 @@ class Runner:
         if plan.prefill is not None:
             chunk = plan.prefill
             tokens = _at(generations, chunk.slot).tokens[chunk.first : chunk.stop]
-            prefill.append(Segment(sequence=self.sequence(chunk.slot), tokens=tokens, n_logits=0))
+            sequence = self.sequence(chunk.slot)
+            prefill.append(Segment(sequence=sequence, tokens=tokens, n_logits=0, on_layer=self._on_layer))
         decoding = [_at(generations, slot) for slot in plan.decode]
         decode = [
             Segment(sequence=self.sequence(generation.slot), tokens=[generation.next_token], n_logits=1)

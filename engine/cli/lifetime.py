@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from engine.cli.log import tell
@@ -149,14 +149,19 @@ def watch_stdin() -> queue.Queue[str]:
     return lines
 
 
-def say_alive() -> None:
-    """From now on, tell the parent on standard output that this process has not stopped moving: a line a second."""
-    threading.Thread(target=_go_on_saying_alive, name="alive", daemon=True).start()
+def say_alive(is_stuck: Callable[[], bool]) -> None:
+    """From now on, tell the parent on standard output that this process has not stopped moving: a line a second.
+
+    Not while `is_stuck()`: the thread that says it goes on where the one that computes does not.
+    """
+    threading.Thread(target=_go_on_saying_alive, args=(is_stuck,), name="alive", daemon=True).start()
 
 
-def _go_on_saying_alive() -> None:
+def _go_on_saying_alive(is_stuck: Callable[[], bool]) -> None:
     while True:
         time.sleep(_ALIVE_EVERY_S)
+        if is_stuck():
+            continue
         # A parent that does not read must stop nobody here: others have something to say on the same output.
         if select.select([], [sys.stdout], [], 0)[1]:
             tell(json.dumps({"alive": True}), sys.stdout)

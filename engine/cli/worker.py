@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             _say_ready(args, engine, address, imports_s)
             link.begin()
             if args.json and args.exit_with_stdin:
-                say_alive()
+                say_alive(lambda: engine.worker.pulse.is_stuck)
             engine.worker.run()
     finally:
         engine.close()

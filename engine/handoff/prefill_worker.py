@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from engine.batching.chunks import equal_chunks
 from engine.batching.packing import Chunk, Packer
+from engine.batching.pulse import Pulse
 from engine.config import PASS_TOKENS
 from engine.errors import BatonError, InvalidRequest, OutOfMemory, ProcessFailed
 from engine.handoff import channel as ch
@@ -89,7 +90,7 @@ class _Warming:
 class PrefillWorker:
     """`run` serves until `close`; `on_link(note)` is told when a client comes (an empty note) or goes (why).
 
-    Up to `n_prefill` prompts are computed at once, in passes of about `pass_tokens`.
+    Up to `n_prefill` prompts are computed at once, in passes of about `pass_tokens`. `pulse` beats with each layer.
     """
 
     def __init__(
@@ -101,9 +102,11 @@ class PrefillWorker:
         *,
         n_prefill: int = 1,
         pass_tokens: int = PASS_TOKENS.default,
+        pulse: Pulse | None = None,
     ) -> None:
         if not 1 <= n_prefill <= prefiller.n_sequences:
             raise ValueError(f"{n_prefill} prompts at once in {prefiller.n_sequences} sequences")
+        self.pulse = pulse or Pulse()
         self._prefiller = prefiller
         self._courier = CourierProcess(
             config, memory, on_message=self._on_message, on_gone=self._on_courier_gone
@@ -169,6 +172,7 @@ class PrefillWorker:
 
     def _wait_for_work(self) -> bool:
         """Whether there is any; False when it is time to end."""
+        self.pulse.rest()
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -179,7 +183,8 @@ class PrefillWorker:
                     or self._can_warm()
                 )
             )
-            return not self._closing
+        self.pulse.work()
+        return not self._closing
 
     def _admitted(self) -> list[_Job]:
         """Under the lock."""
@@ -287,7 +292,7 @@ class PrefillWorker:
             position = warming.position or 0
             end = min(position + _WARM_TOKENS, len(warming.tokens))
             if end > position:
-                part = Part(sequence=warming.sequence, first=position, end=end, on_layer=_send_nothing)
+                part = Part(sequence=warming.sequence, first=position, end=end, on_layer=self._send_nothing)
                 self._prefiller.compute([part])
             warming.position = end
         except Exception as error:
@@ -354,7 +359,7 @@ class PrefillWorker:
         first, end = chunk
         on_layer: Callable[[int], None] = functools.partial(self._push, job, sequence)
         if end <= job.asked.first:
-            on_layer = _send_nothing
+            on_layer = self._send_nothing
         return Part(sequence=sequence, first=first, end=end, on_layer=on_layer)
 
     def _consider_checkpoint(self, job: _Job, chunk: Chunk) -> None:
@@ -368,8 +373,13 @@ class PrefillWorker:
                 job.checkpoints.begun(index)
                 job.checkpoint = index
 
+    def _send_nothing(self, layer: int) -> None:
+        """For what the client has already."""
+        self.pulse.beat()
+
     def _push(self, job: _Job, sequence: int, layer: int) -> None:
         """Send what the next chunk has for `layer`. What goes wrong with one prompt is no concern of the others."""
+        self.pulse.beat()
         if job.is_stopped:
             return
         asked, index = job.asked, job.n_committed
@@ -560,10 +570,6 @@ class PrefillWorker:
             self._release(list(self._fenced))
             self._changed.notify_all()
         self._on_link(reason)
-
-
-def _send_nothing(layer: int) -> None:
-    """For what the client has already."""
 
 
 def now_us() -> int:

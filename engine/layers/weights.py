@@ -43,6 +43,9 @@ _INT4_ROWS = 8
 # What remains (rare types, unquantised tensors in packed form) is rounded to 8 bits by groups of this size.
 _REQUANTISED_GROUP = 32
 
+# Values that take longer to unpack than threads take to start.
+_WORTH_THREADS = 1 << 16
+
 
 T = TypeVar("T")
 
@@ -299,6 +302,9 @@ def _dequantise_side_by_side(rows: Tensor, kind: GGMLType, out: Tensor) -> None:
 
     Unpacking is thousands of operations too short for torch to split by itself.
     """
+    if out.numel() < _WORTH_THREADS:
+        dequantise(rows, kind, out.shape, out=out)
+        return
     stretch = -(-rows.shape[0] // torch.get_num_threads())
 
     def unpack_from(first: int) -> None:

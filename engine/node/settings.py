@@ -68,7 +68,7 @@ class NodeSettings:
             for setting in NODE_SETTINGS
             if setting.environment and (text := environ.get(setting.environment))
         }
-        self._host_fault = ""
+        self._host_fault = self._port_fault = ""
         found, self._fault = file.read()
         self._file = self._checked(found)
 
@@ -86,6 +86,12 @@ class NodeSettings:
                 f"the endpoint answers this computer alone, though {config.HOST.name} opens it to the network: that "
                 f"needs a key that programs must send (baton config set {config.API_KEY.name} --new), and the node "
                 "started anew"
+            )
+        if self._port_fault:
+            faults.append(
+                f"the endpoint is at another port than {self.value(config.PORT)}, where programs may look for it: "
+                f"{self._port_fault}. Set another {config.PORT.name} (baton config set {config.PORT.name}), or start "
+                "the node anew once that one is free"
             )
         return faults
 
@@ -110,10 +116,19 @@ class NodeSettings:
             return str(config.HOST.default)
         return host
 
-    def look_at_host(self) -> None:
-        """Find out whether the endpoint can listen at a host of the file: a cable may be out. Slow, as `recall` is."""
+    @property
+    def port(self) -> int:
+        """The endpoint's; a free one where nobody can listen at that of the file or the usual one."""
+        port: int = self.value(config.PORT)
+        return 0 if self._port_fault else port
+
+    def look_at_address(self) -> None:
+        """Find out whether the endpoint can listen at a host of the file, as a cable may be out, and at its port, which
+        another program may have. Slow, as `recall` is."""
         if self.source(config.HOST) is Source.FILE and self.api_key is not None:
             self._host_fault = listening_fault(self.value(config.HOST), 0)
+        if self.source(config.PORT) in (Source.FILE, Source.DEFAULT):
+            self._port_fault = listening_fault(self.host, self.value(config.PORT))
 
     @property
     def api_key(self) -> str | None:
@@ -167,6 +182,8 @@ class NodeSettings:
                 secrets.keep(_SECRET_PREFIX + setting.name, value)
         if config.HOST in checked:
             self._host_fault = ""
+        if config.PORT in checked:
+            self._port_fault = ""
         self._secrets = _after(self._secrets, {s.name: v for s, v in checked.items() if s.is_secret})
         self._ignored = {
             name: fault for name, fault in self._ignored.items() if name not in {s.name for s in checked}

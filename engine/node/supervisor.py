@@ -342,11 +342,13 @@ class EngineProcess:
         async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
             # Counted in looks: a computer that slept has not looked meanwhile.
             n_missed, n_silent, n_lines, heard_s = 0, 0, self._n_lines, time.monotonic()
+            complaint: str | None = None
             while not await _ends(process, within_s=_HEALTH_EVERY_S):
                 n_silent = n_silent + 1 if n_lines == self._n_lines else 0
                 n_lines = self._n_lines
                 if self.port is not None and self._has_endpoint:
-                    n_missed = 0 if await _answers(client, self.port) else n_missed + 1
+                    complaint = await _complaint(client, self.port)
+                    n_missed = 0 if complaint is None else n_missed + 1
                     is_well, hangs = n_missed == 0, n_missed >= _HEALTH_MISSES
                 elif self.state is State.READY:
                     is_well, hangs = n_silent == 0, n_silent >= _SILENT_LOOKS and not self._has_endpoint
@@ -356,7 +358,8 @@ class EngineProcess:
                     heard_s = time.monotonic()
                 if hangs:
                     silent_s = time.monotonic() - heard_s
-                    self._hung = f"it had stopped answering for {silent_s:.0f} s, and was ended"
+                    why = complaint or f"it had stopped answering for {silent_s:.0f} s"
+                    self._hung = f"{why}, and was ended"
                     process.kill()
                     return
 
@@ -389,12 +392,15 @@ async def _ends(process: asyncio.subprocess.Process, *, within_s: float) -> bool
     return True
 
 
-async def _answers(client: httpx.AsyncClient, port: int) -> bool:
+async def _complaint(client: httpx.AsyncClient, port: int) -> str | None:
+    """What is wrong with the engine there: None where nothing is, "" where it says nothing at all."""
     try:
-        await client.get(f"http://127.0.0.1:{port}/health")
+        response = await client.get(f"http://127.0.0.1:{port}/health")
     except httpx.HTTPError:
-        return False
-    return True
+        return ""
+    if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+        return "it did not compute any more, though it had something to do"
+    return None
 
 
 async def start_new_process(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.batching.journal import Journal
+from engine.batching.pulse import Pulse
 from engine.batching.request import Request
 from engine.batching.snapshot import LoopSnapshot
 
@@ -22,6 +23,9 @@ class Engine(Protocol):
 
     @property
     def is_alive(self) -> bool: ...
+
+    @property
+    def pulse(self) -> Pulse: ...
 
     @property
     def journal(self) -> Journal: ...

@@ -16,12 +16,17 @@ from engine.server.telemetry import goodput_body, slot_body, timeline_body, work
 
 
 async def health(request: Request) -> Response:
-    """200 when requests are answered; 503 while the model is loading; 500 when the engine has ended."""
+    """200 when requests are answered; 503 while the model is loading; 500 when the engine has ended, or is stuck."""
     backend: Backend | None = request.app.state.backend
     if backend is None:
         return error_response(loading())
     if not backend.engine.is_alive:
         return error_response(HostError("the engine has stopped: restart Baton"))
+    pulse = backend.engine.pulse
+    if pulse.is_stuck:
+        return error_response(
+            HostError(f"the engine has computed nothing for {pulse.still_s:.0f} s: restart Baton")
+        )
     return JSONResponse({"status": "ok"})
 
 

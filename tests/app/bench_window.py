@@ -1,30 +1,48 @@
-"""How smooth the chat stays: `python -m tests.app.bench_window`.
+"""How soon the window is there and how smooth it stays: `python -m tests.app.bench_window`.
 
-A probe in the event loop finds the longest time in which the window did nothing else, while 200 tokens a second stream
-into an empty conversation and into one of 50,000 tokens; the time until that one shows its end; and the memory held.
-Each time is told twice: as a person waits, and how much of it the window's thread computed, which other programs on a
-busy computer add nothing to.
+First the time from the program's start until its window has been painted, with a node that runs and without, and the
+memory of it once each page has been open. Then, in this process: a probe in the event loop finds the longest time in
+which the window did nothing else, while 200 tokens a second stream into an empty conversation, into one of 50,000
+tokens, and behind Telemetry, which shows a handoff as it goes on; and the time until a conversation of 50,000 tokens
+shows its end. Each time is told twice: as a person waits, and how much of it the window's thread computed, which other
+programs on a busy computer add nothing to.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import json
 import os
 import random
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-import psutil
+import httpx
 from PySide6.QtCore import QCoreApplication, QEventLoop, QObject, QTimer
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
+from app.context import Context
 from app.look.look import Look
+from app.pages.catalogue import PAGES
+from app.pages.chat.page import ChatPage
 from app.pages.chat.transcript.model import Shown, Stats
 from app.pages.chat.transcript.view import Transcript
+from app.telemetry.ledger import Ledger
+from app.window import MainWindow
+from tests.app.telemetry.timelines import Event, Handoff, slot, snapshot
+from tests.app.two_computers import MODEL, pretend, two_computers
+from tests.engine.node.nodes import NodeProcess
 
 TOKENS_PER_S = 200
 N_LETTERS = 200_000  # of 50,000 tokens
@@ -161,6 +179,112 @@ def opening(transcript: Transcript, messages: list[Shown]) -> Taken:
     return clock.taken()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Until the window was painted, and what of it its process computed; then its memory, 0 where nobody asked."""
+
+    wall_s: float
+    computed_s: float
+    rss_bytes: float = 0
+    own_bytes: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} s, {self.computed_s:.2f} s computing"
+
+
+def starts(folder: Path, n: int, *, with_node: bool) -> list[Start]:
+    """The program's start so many times, each time with a node that runs, or without one."""
+    found = []
+    for number in range(n):
+        node = NodeProcess(folder / f"{with_node}-{number}", "studio", "--port", "0", "--node-port", "0")
+        kept = node.folder / "config" / "baton" / "window.json"
+        kept.parent.mkdir(parents=True)
+        kept.write_text(json.dumps({"setup": {"is_over": True}}))
+        if with_node:
+            with node:
+                found.append(_start(node, looks_at_all=number == 0))
+        else:
+            found.append(_start(node, looks_at_all=False))
+            _end_node(node)
+    return found
+
+
+def _start(node: NodeProcess, *, looks_at_all: bool) -> Start:
+    words = [sys.executable, "-m", "tests.app.shown_window", *(["--pages"] if looks_at_all else [])]
+    began_s = time.perf_counter()
+    environment = {**node.environment, "QT_QPA_PLATFORM": os.environ["QT_QPA_PLATFORM"]}
+    window = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
+    assert window.stdout is not None
+    try:
+        told = json.loads(window.stdout.readline())
+        wall_s = time.perf_counter() - began_s
+        memory = json.loads(window.stdout.readline()) if looks_at_all else {}
+    finally:
+        window.terminate()
+        window.wait()
+        window.stdout.close()
+    return Start(
+        wall_s=wall_s,
+        computed_s=told["computed_s"],
+        rss_bytes=memory.get("rss_bytes", 0),
+        own_bytes=memory.get("uss_bytes", 0),
+    )
+
+
+def _end_node(node: NodeProcess) -> None:
+    """The window has begun one, which outlives it."""
+    note = node.folder / "cache" / "baton" / "node" / "node.json"
+    for _ in range(200):
+        with contextlib.suppress(OSError, httpx.HTTPError, ValueError):
+            if note.exists() and node.ask_control("POST", "/stop").is_success:
+                return
+        time.sleep(0.1)
+
+
+def watching(seconds: float) -> Taken:
+    """The longest times blocked while Telemetry shows a handoff as it goes on, and an answer streams behind it."""
+    with tempfile.TemporaryDirectory() as folder, two_computers(Path(folder)) as context:
+        window = MainWindow(context, PAGES)
+        window.resize(1280, 800)
+        window.go("chat")
+        chat = window.page("chat")
+        assert isinstance(chat, ChatPage)
+        window.go("telemetry")
+        window.show()
+        events = _handoffs(context)
+        timer = QTimer(interval=25)
+        timer.timeout.connect(lambda: _tell(context, next(events)))
+        timer.start()
+        QTest.qWait(1000)  # what is made once is made
+        taken = streaming(chat.transcript, seconds)
+        timer.stop()
+        window.hide()
+        window.end()
+        return taken
+
+
+def _tell(context: Context, events: list[Event]) -> None:
+    for name, data in events:
+        context.feeds.ledgers[MODEL].hear(name, data, time.time())
+        context.feeds.changed.emit(MODEL, str(data.get("id", "")))
+
+
+def _handoffs(context: Context) -> Iterator[list[Event]]:
+    """What comes every 25 ms: long prompts one after the other, with a chunk of 64 layers every 300 ms."""
+    pretend(context)
+    context.feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
+    _tell(context, [snapshot()])
+    for number in range(1000):
+        running = Handoff(request_id=f"chat-{number}", asked_s=time.time(), n_chunks=20)
+        for step, event in enumerate(running.events()):
+            done = {"n_prompt_tokens": 28_800, "n_prompt_tokens_processed": 1440 * step}
+            yield [event]
+            for beat in range(12):
+                yield (
+                    [("slots", {"slots": [slot(0, "prefill_remote", **done), slot(1)]})] if beat == 6 else []
+                )
+
+
 def streaming(transcript: Transcript, seconds: float) -> Taken:
     """The longest times blocked while an answer streams in."""
     transcript.add(Shown(id="live", role="assistant", text="", is_live=True))
@@ -195,16 +319,33 @@ def resting(seconds: float) -> Taken:
     return probe.stop()
 
 
+def measure_starts(n: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for with_node in (True, False):
+            found = starts(Path(folder), n, with_node=with_node)
+            middle = sorted(found, key=lambda start: start.wall_s)[len(found) // 2]
+            words = "with a node that runs" if with_node else "which starts a node"
+            spread = f"{min(one.wall_s for one in found):.2f} to {max(one.wall_s for one in found):.2f} s"
+            computed_s = statistics.median(one.computed_s for one in found)
+            print(f"start {words}: {middle.wall_s:.2f} s ({spread}), {computed_s:.2f} s computing")
+            if found[0].rss_bytes:
+                own = f"{found[0].own_bytes / 2**20:.0f} MiB of its own"
+                print(f"memory with all pages opened: {found[0].rss_bytes / 2**20:.0f} MiB, {own}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to stream, each time")
+    parser.add_argument("--starts", type=int, default=5, help="how often the program is started, in each way")
     args = parser.parse_args()
+    measure_starts(args.starts)
     application = QApplication(sys.argv[:1])
     Look(application)
     transcript = Transcript()
     transcript.resize(*_SIZE)
     transcript.show()
     gc.freeze()  # as the program does
+    print(f"Telemetry while an answer streams: longest block {watching(args.seconds)}")
     print(f"a window at rest: longest block {resting(args.seconds)}")
     print(f"stream into an empty conversation: longest block {streaming(transcript, args.seconds)}")
     for n_messages in (200, 1):
@@ -212,7 +353,6 @@ def main() -> None:
         shown = "200 messages" if n_messages == 200 else "one message"
         print(f"open 50,000 tokens in {shown}: {opening(transcript, messages)}")
         print(f"stream at its end: longest block {streaming(transcript, args.seconds)}")
-    print(f"memory of the process: {psutil.Process().memory_info().rss / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

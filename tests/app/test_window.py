@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtTest import QTest
+import sys
+from pathlib import Path
 
+import pytest
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app import state
+from app.node.starter import start_node
+from app.pages.catalogue import PAGES
 from app.state import NodePresence
+from app.window import MainWindow
+from tests.app.two_computers import two_computers
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+@pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
 
 
 def test_pages_are_reached_by_name_and_by_key(app: Opened) -> None:
     click(button(app.window, "Models"))
     assert app.window.page_shown == "models"
+    assert "Ctrl+2" in button(app.window, "Cluster").toolTip()
     QTest.keyClick(app.window, Qt.Key.Key_2, Qt.KeyboardModifier.ControlModifier)
     assert app.window.page_shown == "cluster"
 
@@ -24,6 +41,43 @@ def test_a_node_that_ends_is_said_and_can_be_started_again(app: Opened) -> None:
     wait(lambda: app.state.presence is NodePresence.THERE)
     assert app.started == 1
     assert "studio alone" in texts(app.window)
+
+
+def test_a_node_that_was_to_come_back_and_does_not_can_be_started(
+    app: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_START_WITHIN_S", 2.0)
+    app.state.expect_back()
+    app.node.end()
+    wait(lambda: app.state.presence is NodePresence.STARTING)
+    wait(lambda: app.state.presence is NodePresence.GONE)
+    assert "did not come back by itself" in texts(app.window)
+    monkeypatch.undo()
+    click(button(app.window, "Start it again"))
+    wait(lambda: app.state.presence is NodePresence.THERE)
+
+
+def test_why_a_node_does_not_start_is_said_at_once(app: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "import sys; sys.exit('baton: the folder /x cannot be written; check it')"
+    app.node.end()
+    wait(lambda: app.state.presence is NodePresence.GONE)
+    monkeypatch.setattr(app.state, "_start", lambda: start_node([sys.executable, "-c", says]))
+    click(button(app.window, "Start it again"))
+    wait(lambda: "did not start: the folder /x cannot be written; check it." in texts(app.window))
+
+
+def test_a_model_that_cannot_be_loaded_can_be_left_so(app: Opened) -> None:
+    failed = {"model": "m", "state": "failed", "active": 0, "last_exits": [{"reason": "the file is gone"}]}
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    async def post(path: str, body: dict[str, str]) -> None:
+        asked.append((path, body))
+
+    app.client.post = post  # type: ignore[method-assign]
+    app.state._hear(("changed", {"engines": [failed]}))
+    assert "m could not be kept loaded: the file is gone." in texts(app.window)
+    click(button(app.window, "Leave it unloaded"))
+    wait(lambda: asked == [("/models/unload", {"model": "m"})])
 
 
 def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> None:
@@ -39,8 +93,37 @@ def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> N
     assert [peer["connected"] for peer in app.state.part("peers")] == [False]
 
 
+class Windows(QObject):
+    """Remembers which widgets were shown as windows of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+            self.shown.append(type(watched).__name__)
+        return False
+
+
+def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplication, tmp_path: Path) -> None:
+    windows = Windows()
+    qapp.installEventFilter(windows)
+    with two_computers(tmp_path) as context:
+        window = MainWindow(context, PAGES)
+        window.show()
+        for name in PAGES:
+            window.go(name)
+            qapp.processEvents()
+        window.hide()
+        window.end()
+        window.deleteLater()
+    qapp.removeEventFilter(windows)
+    assert windows.shown == ["MainWindow"]
+
+
 def test_the_status_fits_a_small_window(app: Opened) -> None:
     app.window.resize(760, 560)
     assert button(app.window, "Models").text() == ""
     app.window.resize(1280, 800)
-    assert button(app.window, "Models").text() == "Models"
+    assert button(app.window, "Models").text().strip() == "Models"

@@ -67,7 +67,7 @@ def two_computers(folder: Path) -> Iterator[Context]:
     context = Context(
         bridge=bridge,
         client=client,
-        state=NodeState(bridge, client, lambda: None),
+        state=NodeState(bridge, client, lambda: contextlib.nullcontext(str)),
         preferences=Preferences(folder / "window.json"),
         data=folder / "data",
         command=("false",),

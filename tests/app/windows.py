@@ -48,9 +48,11 @@ class Opened:
         )
         self.window = MainWindow(self.context, PAGES)
 
-    def _start(self) -> None:
+    @contextlib.contextmanager
+    def _start(self) -> Iterator[Callable[[], str]]:
         self.started += 1
         self.node.start()
+        yield lambda: ""
 
     def begin(self) -> None:
         self.window.resize(1280, 800)

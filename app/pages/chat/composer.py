@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import (
@@ -38,6 +38,7 @@ from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Icon, Text, column, row, set_property
+from app.widgets.controls import Menu
 from app.widgets.feedback import Meter
 from app.widgets.flow import Flow
 
@@ -64,6 +65,7 @@ class Composer(QFrame):
     files_given = Signal(list)
     text_given = Signal(str)
     file_removed = Signal(str)
+    file_inlined = Signal(str)
     settings_toggled = Signal(bool)
     model_chosen = Signal(str)
     more_models_wanted = Signal()
@@ -126,12 +128,16 @@ class Composer(QFrame):
             self.text.grow()
         self._show_button()
 
-    def show_files(self, files: Sequence[File], n_reading: int = 0) -> None:
-        """Those that are attached, and how many are still being read."""
+    def show_files(self, files: Sequence[File], n_reading: int = 0, can_inline: Collection[str] = ()) -> None:
+        """Those that are attached, and how many are still being read.
+
+        `can_inline` are the ids of those that can be put in the message instead.
+        """
         chips: list[QWidget] = []
         for file in files:
-            chip = FileChip(file)
+            chip = FileChip(file, can_inline=file.id in can_inline)
             chip.removed.connect(self.file_removed)
+            chip.inlined.connect(self.file_inlined)
             chips.append(chip)
         if n_reading:
             chips.append(Text(self.tr("Reading…"), size="caption", tone="faint"))
@@ -258,11 +264,12 @@ class _MessageEdit(QPlainTextEdit):
 
 
 class FileChip(QFrame):
-    """An attached file: its name, its size in tokens, and a cross."""
+    """An attached file: its name, its size in tokens, and a cross; and what puts it in the message."""
 
     removed = Signal(str)
+    inlined = Signal(str)
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, *, can_inline: bool = False) -> None:
         super().__init__()
         self.setProperty("kind", "sunken")
         name = Text(shortened(file.name, _NAME_CHARS), size="caption")
@@ -275,9 +282,18 @@ class FileChip(QFrame):
             icon="close",
             name=self.tr("Remove {name}").format(name=file.name),
         )
-        cross.setProperty("scale", "small")
-        cross.setIconSize(QSize(14, 14))
-        self.setLayout(row(Icon("file", "text_soft", 16), name, size, cross, spacing=SMALL))
+        inline = Button(
+            "",
+            lambda: self.inlined.emit(file.id),
+            kind="icon",
+            icon="down",
+            name=self.tr("Put {name} in the message").format(name=file.name),
+        )
+        for button in (inline, cross):
+            button.setProperty("scale", "small")
+            button.setIconSize(QSize(14, 14))
+        buttons = row(*([inline] if can_inline else []), cross, spacing=2)
+        self.setLayout(row(Icon("file", "text_soft", 16), name, size, buttons, spacing=SMALL))
         self.layout().setContentsMargins(SMALL, 2, 2, 2)  # type: ignore[union-attr]
 
 
@@ -354,7 +370,7 @@ class ModelButton(_Picker):
         self.setToolTip(self.tr("{name}. Another one: Ctrl+L").format(name=model) if model else "")
 
     def menu_of_models(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for choice in self._choices:
             action = menu.addAction(f"{choice.id}\t{self._state_words(choice)}")
             action.triggered.connect(lambda _=False, id_=choice.id: self.chosen.emit(id_))
@@ -402,7 +418,7 @@ class PresetButton(_Picker):
         self.setAccessibleName(self.tr("Instructions: {name}").format(name=words))
 
     def menu_of_presets(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
             action = menu.addAction(words)
             action.triggered.connect(lambda _=False, name=name: self.chosen.emit(name))

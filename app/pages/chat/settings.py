@@ -165,7 +165,6 @@ class _SettingRow(QWidget):
         self._slider.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._slider.setAccessibleName(name)
         self._slider.valueChanged.connect(self._on_dragged)
-        self._slider.setVisible(setting.default is not None)
         parts = [row(Text(name), None, self.box, spacing=SMALL)]
         self.setLayout(
             column(

@@ -17,7 +17,7 @@ from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, chosen
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
-from app.widgets.controls import SearchField
+from app.widgets.controls import Menu, SearchField
 from app.widgets.feedback import Action, EmptyState
 
 _PANEL_WIDTH = 320
@@ -240,7 +240,7 @@ class LibraryView(QWidget):
             self._scrolled.ensureWidgetVisible(self._rows[keys[at]])
 
     def _sum_words(self, found: Sequence[ModelRow]) -> str:
-        own = [model for model in self._models if model.here and not model.program]
+        own = [model for model in self._models if model.here and not model.program and not model.is_link]
         words = self.tr("{0} of {1} models").format(len(found), len(self._models))
         if len(found) == len(self._models):
             words = self.tr("{} models").format(len(found)) if len(found) != 1 else self.tr("1 model")
@@ -270,7 +270,7 @@ class _OrderButton(Button):
         self.clicked.connect(lambda: self.menu_of_orders().popup(self.mapToGlobal(self.rect().bottomLeft())))
 
     def menu_of_orders(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         for order, word in self._words.items():
             menu.addAction(word, partial(self.choose, order))
         return menu

@@ -14,6 +14,7 @@ from app.pages.models.rows import Memory, ModelRow, State, tokens_text
 from app.pages.models.transits import sentence
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
+from app.widgets.controls import Menu
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Meter, Tag
 
@@ -166,7 +167,7 @@ class LibraryRow(QFrame):
 
     def menu(self) -> QMenu:
         """What else can be done with it."""
-        model, menu = self.model, QMenu(self)
+        model, menu = self.model, Menu(self)
         if self._peer and not model.problem:
             send = menu.addAction(self.tr("Copy to {}").format(self._peer), lambda: self._doer.send(model))
             send.setEnabled(self._peer_is_there and not model.there)

@@ -100,9 +100,13 @@ class EndpointCard(_ChangingCard):
         self._show()
 
     def show_new_key(self, key: str) -> None:
-        """For the one time that it can be; "" puts it away."""
+        """For the one time that it can be; "" puts it away. The focus goes there, and not on to what lets others in."""
         self._key = key
         self._show()
+        if key:
+            self._shown_key.take_focus()
+        else:
+            self._new.setFocus()
 
     def _show(self) -> None:
         tone, words = {
@@ -284,6 +288,9 @@ class _NewKey(QFrame):
             )
         )
         self.hide()
+
+    def take_focus(self) -> None:
+        self._line.button.setFocus()
 
     def show_key(self, key: str) -> None:
         self._line.show_text(key)

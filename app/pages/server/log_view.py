@@ -14,7 +14,7 @@ from app.look.measures import SMALL
 from app.pages.server.following import Event, Following
 from app.pages.server.logbook import LEVELS, MAX_LINES, Line, LogBook
 from app.state import NodePresence
-from app.widgets.basics import Button, column, row
+from app.widgets.basics import Button, row
 from app.widgets.controls import SearchField, Segments
 from app.widgets.feedback import EmptyState
 
@@ -56,11 +56,10 @@ class LogView(Following):
         self._text.setTabChangesFocus(True)
         self._text.setAccessibleName(self.tr("Log"))
         self._empty = EmptyState("file", "", "")
-        self._stack = QStackedLayout()
+        self._stack = QStackedLayout(self)
+        self._stack.setContentsMargins(0, 0, 0, 0)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._text)
-        around = column(self._stack, margin=0)
-        self.setLayout(around)
         context.state.presence_changed.connect(self._show_empty)
         current_look().changed.connect(self._fill)
         self._show_empty()

@@ -17,7 +17,6 @@ from app.context import Context
 from app.look.look import current_look
 from app.pages.server.following import Event, Following
 from app.pages.server.requests import NOT_READY, RequestList, Row
-from app.widgets.basics import column
 from app.widgets.feedback import EmptyState
 
 _WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
@@ -68,10 +67,10 @@ class RequestsView(Following):
                 "What programs ask of your models is listed here: when, how many tokens, how long, and where."
             ),
         )
-        self._stack = QStackedLayout()
+        self._stack = QStackedLayout(self)
+        self._stack.setContentsMargins(0, 0, 0, 0)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._table)
-        self.setLayout(column(self._stack, margin=0))
         current_look().changed.connect(self._fill)
 
     def cells(self) -> list[list[str]]:

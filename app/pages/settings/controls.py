@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QWheelEvent
-from PySide6.QtWidgets import QComboBox, QFileDialog, QLineEdit, QSlider, QWidget
+from PySide6.QtWidgets import QComboBox, QFileDialog, QLineEdit, QSlider, QStyledItemDelegate, QWidget
 
 from app.look.look import current_look
 from app.look.measures import ICON, MEDIUM, SMALL
@@ -172,7 +172,19 @@ class SliderControl(Control):
 
 
 class _List(QComboBox):
-    """With a sign that it opens, and without a wheel that chooses while the page is scrolled."""
+    """With a sign that it opens, a list with round corners, and no wheel that chooses while the page is scrolled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # the one that it has by itself knows nothing of the style sheet
+        self.setItemDelegate(QStyledItemDelegate(self))
+
+    def showPopup(self) -> None:
+        surface = self.view().window()
+        surface.setWindowFlag(Qt.WindowType.FramelessWindowHint)
+        surface.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
+        surface.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
+        super().showPopup()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
 from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
@@ -13,7 +13,7 @@ from app.bridge import Job
 from app.context import Context
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
-from app.pages.settings.declared import Snapshot, read
+from app.pages.settings.declared import Declared, Snapshot, read
 from app.pages.settings.memory import need_of
 from app.pages.settings.own_rows import AboutRow, FolderRow, LoginRow, own_rows
 from app.pages.settings.rows import Row, SettingRow
@@ -37,7 +37,11 @@ class SettingsPage(Page):
         super().__init__(context)
         self._snapshot = Snapshot()
         self._sections: list[_Section] = []
-        self.rows: dict[str, SettingRow] = {}
+        self._rows: dict[str, SettingRow] = {}
+        self._names: list[str] = []
+        self._unmade: list[tuple[_Section, list[Declared]]] = []
+        self._make_more = QTimer(self, interval=0)
+        self._make_more.timeout.connect(self._make_group)
         self._trying: dict[str, Any] = {}
         self._asking: Job | None = None
         self._ask_memory = QTimer(self, singleShot=True, interval=_ASK_AFTER_MS)
@@ -72,8 +76,14 @@ class SettingsPage(Page):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._ask_memory.stop()
-        for each in self.rows.values():
+        for each in self._rows.values():
             each.flush()
+
+    @property
+    def rows(self) -> dict[str, SettingRow]:
+        """By the names of the settings."""
+        self._make_all()
+        return self._rows
 
     def _lay_out(self) -> None:
         side = QFrame()
@@ -138,10 +148,11 @@ class SettingsPage(Page):
 
     def _show(self) -> None:
         self._snapshot = snapshot = read(self.context.state.part("settings"))
-        if [one.name for one in snapshot.settings] != list(self.rows):
-            self._make_rows()
+        if [one.name for one in snapshot.settings] != self._names:
+            self._make_sections()
         for one in snapshot.settings:
-            self.rows[one.name].show_setting(one, snapshot)
+            if one.name in self._rows:
+                self._rows[one.name].show_setting(one, snapshot)
         self._faults.say("  ".join(_sentence(fault) for fault in snapshot.faults), "warning")
         self._waiting.show_snapshot(snapshot)
         self._show_folders()
@@ -149,31 +160,52 @@ class SettingsPage(Page):
         if self._search.text():
             self._filter()
 
-    def _make_rows(self) -> None:
+    def _make_sections(self) -> None:
+        """The rows of the first at once; those of the others follow, a section at a time."""
         for section in self._sections:
             if section not in self._own_sections:
                 section.setParent(None)
                 section.deleteLater()
+        self._rows = {}
+        self._names = [one.name for one in self._snapshot.settings]
+        made = [_Section(self.tr(group), ()) for group in self._snapshot.groups()]
+        self._unmade = [
+            (section, [one for one in self._snapshot.settings if one.group == group])
+            for section, group in zip(made, self._snapshot.groups(), strict=True)
+        ]
+        for place, section in enumerate(made):
+            self._scrolled.column.insertWidget(2 + place, section)
+        self._sections = [*made, *self._own_sections]
+        self._show_links()
+        self._make_more.start()
+        self._make_group()
+
+    def _make_group(self) -> None:
+        """The rows of one section more."""
+        if self._unmade:
+            section, group = self._unmade.pop(0)
+            section.add([self._made(one) for one in group])
+            self._show_reachable()
+        if not self._unmade:
+            self._make_more.stop()
+            self._ask_soon()
+
+    def _make_all(self) -> None:
+        """For who has to know where each is, or what it says."""
+        while self._unmade:
+            self._make_group()
+
+    def _made(self, declared: Declared) -> SettingRow:
         models = [
             str(one["id"])
             for one in (self.context.state.part("models") or {}).get("models", [])
             if not one.get("problem")
         ]
-        self.rows = {
-            one.name: SettingRow(self.context, one, self._snapshot, models) for one in self._snapshot.settings
-        }
-        made = []
-        for group in self._snapshot.groups():
-            rows = [self.rows[one.name] for one in self._snapshot.settings if one.group == group]
-            made.append(_Section(self.tr(group), rows))
-        for place, section in enumerate(made):
-            self._scrolled.column.insertWidget(2 + place, section)
-        for name in _OF_MEMORY:
-            if name in self.rows:
-                self.rows[name].trying.connect(lambda value, name=name: self._on_trying(name, value))
-        self._sections = [*made, *self._own_sections]
-        self._show_links()
-        self._ask_soon()
+        declared = self._snapshot.by_name.get(declared.name, declared)
+        self._rows[declared.name] = made = SettingRow(self.context, declared, self._snapshot, models)
+        if declared.name in _OF_MEMORY:
+            made.trying.connect(lambda value: self._on_trying(declared.name, value))
+        return made
 
     def _show_presence(self) -> None:
         presence = self.context.state.presence
@@ -190,7 +222,7 @@ class SettingsPage(Page):
 
     def _show_reachable(self) -> None:
         is_there = self.context.state.presence is NodePresence.THERE
-        for each in self.rows.values():
+        for each in self._rows.values():
             each.set_reachable(is_there)
         self._waiting.setEnabled(is_there)
 
@@ -206,12 +238,12 @@ class SettingsPage(Page):
         self._ask_soon()
 
     def _ask(self) -> None:
-        if self.context.state.presence is not NodePresence.THERE or not self.rows:
+        if self.context.state.presence is not NodePresence.THERE or not self._rows:
             return
         if self._asking is not None:
             self._asking.cancel()
         for name in _OF_MEMORY:
-            if name in self.rows and not self.rows[name].is_unsaved:
+            if name in self._rows and not self._rows[name].is_unsaved:
                 self._trying.pop(name, None)
         query = {name: str(value) for name, value in self._trying.items() if value is not None}
         self._asking = self.context.bridge.run(
@@ -222,8 +254,8 @@ class SettingsPage(Page):
         preload = self._snapshot.by_name.get("preload")
         need = need_of(told, str(preload.value or "") if preload else "")
         for name in _OF_MEMORY:
-            if name in self.rows:
-                self.rows[name].show_need(need)
+            if name in self._rows:
+                self._rows[name].show_need(need)
 
     # finding one's way
 
@@ -242,6 +274,9 @@ class SettingsPage(Page):
         self._follow()
 
     def _go_to(self, section: _Section) -> None:
+        if self._unmade:
+            self._make_all()
+            QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
         bar = self._scrolled.verticalScrollBar()
         bar.setValue(self._top_of(section))
         if section.link is not None:
@@ -262,6 +297,7 @@ class SettingsPage(Page):
         return 0 if section is self._sections[0] else max(0, section.y() - HUGE)
 
     def _filter(self) -> None:
+        self._make_all()
         words = self._search.text()
         n_shown = sum(section.filter(words) for section in self._sections)
         self._nothing.setVisible(not n_shown)
@@ -276,20 +312,30 @@ class _Section(QWidget):
         super().__init__()
         self.title = title
         self.link: Button | None = None
-        self._rows = list(rows)
-        card = Card(*rows, padding=0, spacing=0)
-        self.setLayout(column(Text(title, size="title"), card, spacing=SMALL))
-        self.filter("")
+        self._rows: list[Row] = []
+        self._card = Card(padding=0, spacing=0)
+        self.setLayout(column(Text(title, size="title"), self._card, spacing=SMALL))
+        self.add(rows)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        for each in rows:
+            self._rows.append(each)
+            self._card.column.addWidget(each)
+        self._show_rows("")
 
     def filter(self, words: str) -> int:
         """Show the rows that match; how many do."""
+        n_found = self._show_rows(words)
+        self.setVisible(n_found > 0)
+        if self.link is not None:
+            self.link.setVisible(n_found > 0)
+        return n_found
+
+    def _show_rows(self, words: str) -> int:
         found = [each for each in self._rows if each.matches(words)]
         for each in self._rows:
             each.setVisible(each in found)
             each.line.setVisible(each is not found[0] if found else False)
-        self.setVisible(bool(found))
-        if self.link is not None:
-            self.link.setVisible(bool(found))
         return len(found)
 
 

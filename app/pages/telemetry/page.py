@@ -31,6 +31,7 @@ from app.telemetry.export import as_csv, as_json
 from app.telemetry.ledger import Record
 from app.telemetry.sides import Sides, ceiling_of, sides_of
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
+from app.widgets.controls import Menu
 from app.widgets.feedback import Action, EmptyState, Tag
 
 # The plot moves a little each quarter of a second, and rests when there is nothing on it.
@@ -164,7 +165,7 @@ class TelemetryPage(Page):
         )
 
     def _export_menu(self) -> QMenu:
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("All of it, as JSON…"), lambda: self._save("json", as_json))
         menu.addAction(self.tr("A line for each request, as CSV…"), lambda: self._save("csv", as_csv))
         return menu

@@ -60,6 +60,9 @@ _CALL_TIMEOUT_S = 10.0
 # What the other end still has to read, before it is clear that it reads nothing.
 _GOODBYE_S = 0.5
 
+# Both ends have heard of a newer link by then, and call the other one over that.
+_KNOWN_WITHIN_S = 1.0
+
 _Given = TypeVar("_Given")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -107,6 +110,7 @@ class PeerLink:
         self._last_number = 0
         self._heard_at_s = time.monotonic()
         self._end: BatonError | None = None
+        self._call_over = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -208,6 +212,14 @@ class PeerLink:
                 await self._writer.drain()
         self._writer.close()
 
+    async def retire(self, why: str) -> None:
+        """As `close`, once what either end has asked over it is answered: there is another link for what comes next."""
+        await asyncio.sleep(_KNOWN_WITHIN_S)
+        while self.is_open and (self._waiting or self._answering):
+            self._call_over.clear()
+            await self._call_over.wait()
+        await self.close(why)
+
     # calls of ours
 
     def _given(self, method: str, raw: msgspec.Raw, kind: Any) -> Any:
@@ -240,6 +252,7 @@ class PeerLink:
                 yield item
         finally:
             self._waiting.pop(number, None)
+            self._call_over.set()
             if not is_over and self.is_open:
                 self._write(Cancel(number=number))
 
@@ -316,6 +329,7 @@ class PeerLink:
 
         def answered(_: asyncio.Task[None]) -> None:
             del self._answering[number]
+            self._call_over.set()
             self._n_asked_bytes -= n_bytes
 
         task = asyncio.create_task(self._guarded(number, work), name=f"peer {call.method}")
@@ -374,6 +388,7 @@ class PeerLink:
         if self._end is not None:
             return
         self._end = why
+        self._call_over.set()
         for waiting in self._waiting.values():
             waiting.items.put_nowait(why)
 

@@ -54,6 +54,9 @@ _TWIN_SHOWN_S = 60.0
 # A computer on a desk answers in a millisecond, or not at all.
 _CONNECT_TIMEOUT_S = 3.0
 
+# Links that still bring answers while a newer one is there already.
+_MAX_RETIRING = 8
+
 # Addresses that were found for one peer, of which so many are tried in a round: a computer has no more than the first.
 _MAX_FIRST = 8
 _MAX_FOUND = 32
@@ -63,11 +66,13 @@ _MAX_FOUND = 32
 class _Known:
     """What is going on with one peer. `note` is why there is no link.
 
-    `twin` is where another computer with its identity has called from; `found` is where it may be, as far as that was
-    told, and `tried` what a link was last moved for.
+    `retiring` are links that another one has taken the place of, and that still bring answers to their ends. `twin` is
+    where another computer with its identity has called from; `found` is where it may be, as far as that was told, and
+    `tried` what a link was last moved for.
     """
 
     link: PeerLink | None = None
+    retiring: list[PeerLink] = field(default_factory=list)
     dialler: asyncio.Task[None] | None = None
     kicked: asyncio.Event = field(default_factory=asyncio.Event)
     note: str = "it has not been found yet"
@@ -135,7 +140,10 @@ class PeerLinks:
     async def close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        await asyncio.gather(*(link.close("the other computer's Baton has ended") for link in self.all()))
+        retiring = [link for known in self._known.values() for link in known.retiring]
+        await asyncio.gather(
+            *(link.close("the other computer's Baton has ended") for link in (*self.all(), *retiring))
+        )
         tasks = [*self._tasks, *(known.dialler for known in self._known.values() if known.dialler)]
         for task in tasks:
             task.cancel()
@@ -197,6 +205,8 @@ class PeerLinks:
         if known.dialler is not None:
             known.dialler.cancel()
             known.dialler = None
+        for link in known.retiring:
+            self._spawn(link.close(why))
         if known.link is not None:
             self._spawn(known.link.close(why))
             known.link = None
@@ -372,13 +382,31 @@ class PeerLinks:
             self._on_change()
             return
         if known.link is not None and not self._is_better(link, known.link):
-            await link.close("there is another link already")
+            self._spawn(self._run_out(link, known))
             return
         old, known.link = known.link, link
         known.since_s = time.time()
-        if old is not None:
+        if old is not None and old.hello.instance == link.hello.instance:
+            self._spawn(self._retire(old, known))
+        elif old is not None:
             self._spawn(old.close("there is a newer link"))
         self._spawn(self._run(link, known))
+
+    async def _run_out(self, link: PeerLink, known: _Known) -> None:
+        """Serve a link that is not needed: the other end may have asked something over it before it knew."""
+        retiring = self._spawn(self._retire(link, known))
+        with contextlib.suppress(BatonError):
+            await link.run()
+        retiring.cancel()
+
+    async def _retire(self, link: PeerLink, known: _Known) -> None:
+        known.retiring.append(link)
+        try:
+            if len(known.retiring) > _MAX_RETIRING:
+                await known.retiring[0].close("there are newer links")
+            await link.retire("there is a newer link")
+        finally:
+            known.retiring.remove(link)
 
     def _is_better(self, new: PeerLink, old: PeerLink) -> bool:
         """Both ends see the same two links and keep the same one: the newer, or that of the smaller id's call."""

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from engine.cli.main import main
 from engine.errors import HostError
 from engine.node.endpoint import Endpoint
 from engine.node.trust.identity import Identity
+from tests.engine.models.tiny import Quant, config_of, write_tiny
 
 CONFIG = ClusterConfig(prompts=(40, 120), n_decode=5, repetitions=20)
 TIMEOUT_S = 60.0
@@ -297,7 +299,15 @@ def test_what_cannot_be_measured_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-SMALL = ["--prompts", "48,96", "--n-decode", "4", "--repetitions", "1", "--json"]
+TINY = config_of("llama")
+# K and V in bf16
+BYTES_OF_TOKEN = 2 * 2 * TINY.n_layers * TINY.n_kv_heads * TINY.head_dim
+SMALL = ["--prompts", "48,96", "--n-decode", "4", "--repetitions", "1", "--threads", "1", "--json"]
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny("llama", tmp_path_factory.mktemp("cluster") / "tiny.gguf", quant=Quant.Q8_0)
 
 
 @pytest.fixture
@@ -306,53 +316,75 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_engines_of_its_own_give_every_row(
-    smollm2_path: Path, no_pause: None, capsys: pytest.CaptureFixture[str]
+    tiny_path: Path, no_pause: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "cluster", "--model", str(smollm2_path), *SMALL]) == 0
+    assert main(["bench", "cluster", "--model", str(tiny_path), *SMALL]) == 0
     said = capsys.readouterr()
     report = json.loads(said.out)
     assert [(row["prompt_tokens"], row["way"]) for row in report["rows"]] == [
         (n, way) for n in (48, 96) for way in ("here", "other", "both")
     ]
     assert all(row["decode_tps"]["median"] > 0 and row["total_ms"]["median"] > 0 for row in report["rows"])
-    # K and V in bf16: 30 layers, 3 heads of 64, for all tokens but the last
-    assert [row["bytes"]["median"] for row in report["rows"] if row["bytes"]] == [47 * 23040, 95 * 23040]
+    # all tokens but the last
+    moved = [47 * BYTES_OF_TOKEN, 95 * BYTES_OF_TOKEN]
+    assert [row["bytes"]["median"] for row in report["rows"] if row["bytes"]] == moved
     assert [row["cached_tokens"]["median"] for row in report["second_turns"]] == [99] * 3
-    assert report["second_turns"][2]["bytes"]["median"] == (96 + 4 + 256 - 1 - 99) * 23040
+    assert report["second_turns"][2]["bytes"]["median"] == (96 + 4 + 256 - 1 - 99) * BYTES_OF_TOKEN
     assert "on this computer" in report["joined"] and "joined over TLS" in said.err
 
 
-@pytest.mark.parametrize("has_other", [True, False])
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A worker that runs already, and the words that lead to it."""
+
+    address: str
+    joining: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def worker(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("worker")
+    here, there = (Identity.load_or_create(folder / name) for name in ("here", "there"))
+    words = ["worker", "--model", str(tiny_path), "--listen", "127.0.0.1:0", "--threads", "1"]
+    words += ["--identity", str(folder / "there"), "--trust", here.fingerprint]
+    with Child("worker", words, folder / "worker.log") as child:
+        address = f"127.0.0.1:{child.wait_for('ready', timeout_s=TIMEOUT_S)['port']}"
+        joining = ("--worker", address, "--trust", there.fingerprint, "--identity", str(folder / "here"))
+        yield Running(address=address, joining=joining)
+
+
 def test_a_worker_that_runs_already_is_used(
-    has_other: bool, smollm2_path: Path, no_pause: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worker: Running, tiny_path: Path, no_pause: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, there = (Identity.load_or_create(tmp_path / name) for name in ("here", "there"))
-    words = ["worker", "--model", str(smollm2_path), "--listen", "127.0.0.1:0"]
-    words += ["--identity", str(tmp_path / "there"), "--trust", here.fingerprint]
-    with fake() as endpoint, Child("worker", words, tmp_path / "worker.log") as worker:
-        address = f"127.0.0.1:{worker.wait_for('ready', timeout_s=TIMEOUT_S)['port']}"
-        joining = ["--worker", address, "--trust", there.fingerprint, "--identity", str(tmp_path / "here")]
-        joining += ["--other", f"127.0.0.1:{endpoint.server_port}"] if has_other else []
-        words = ["bench", "cluster", "--model", str(smollm2_path), *SMALL, *joining]
+    assert main(["bench", "cluster", "--model", str(tiny_path), *SMALL, *worker.joining]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert worker.address in report["joined"]
+    other = [row for row in report["rows"] if row["way"] == "other"]
+    assert all(row["prompt_ms"]["median"] > 0 and row["decode_tps"] is None for row in other)
+    assert "--other names its endpoint" in report["notes"][0]
+
+
+def test_the_endpoint_of_the_other_computer_is_measured_where_it_has_the_same_model(
+    worker: Running, tiny_path: Path, no_pause: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake() as endpoint:
+        joining = [*worker.joining, "--other", f"127.0.0.1:{endpoint.server_port}"]
+        words = ["bench", "cluster", "--model", str(tiny_path), *SMALL, *joining]
+        endpoint.model = "tiny"
         assert main(words) == 0
         report = json.loads(capsys.readouterr().out)
-        if has_other:
-            endpoint.model = "another"
-            assert main(words) == 2
-            assert "it answers with another, and here it is smollm2-135m" in capsys.readouterr().err
-    assert address in report["joined"]
+        endpoint.model = "another"
+        assert main(words) == 2
+        assert "it answers with another, and here it is tiny" in capsys.readouterr().err
+    assert worker.address in report["joined"]
     other = [row for row in report["rows"] if row["way"] == "other"]
-    if has_other:
-        assert [row["prompt_ms"]["median"] for row in other] == [96, 192] and not report["notes"]
-    else:
-        assert all(row["prompt_ms"]["median"] > 0 and row["decode_tps"] is None for row in other)
-        assert "--other names its endpoint" in report["notes"][0]
+    assert [row["prompt_ms"]["median"] for row in other] == [96, 192] and not report["notes"]
 
 
 def test_a_worker_that_is_not_there_is_named(
-    smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.5)
     joining = ["--worker", "127.0.0.1:1", "--trust", "0" * 64, "--identity", str(tmp_path)]
-    assert main(["bench", "cluster", "--model", str(smollm2_path), *SMALL, *joining]) == 1
+    assert main(["bench", "cluster", "--model", str(tiny_path), *SMALL, *joining]) == 1
     assert "--worker 127.0.0.1:1: the worker is not connected: " in capsys.readouterr().err

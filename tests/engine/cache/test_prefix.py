@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -61,9 +60,9 @@ class Kept:
             assert torch.equal(found, expected) if is_same else distance(found, expected) < 1
 
 
-@pytest.fixture(params=["qwen3", "gemma3"])
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
-    path = write_tiny(request.param, tmp_path / "tiny.gguf", 7, quant=Quant.Q4_K_M)
+@pytest.fixture(scope="module", params=["qwen3", "gemma3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = write_tiny(request.param, tmp_path_factory.mktemp("prefix") / "tiny.gguf", 7, quant=Quant.Q8_0)
     return load_model(path, device="cpu", weights=WeightsMode.PACKED)
 
 
@@ -178,7 +177,7 @@ def test_nothing_is_kept_without_room(model: Model) -> None:
 def test_many_chats_in_two_slots(model: Model, seed: int) -> None:
     """Any chat may go on in any slot, with room for some of them only."""
     rng = random.Random(seed)
-    kept = Kept(model, 1 << 20)
+    kept = Kept(model, 1 << 19)
     chats = {name: tokens_of(kept, rng.randrange(50, 400), name) for name in range(5)}
     for step in range(25):
         name, slot = rng.choice(list(chats)), rng.randrange(2)
@@ -192,7 +191,7 @@ def test_many_chats_in_two_slots(model: Model, seed: int) -> None:
         kept.compute(slot, tokens)
         kept.prefixes.save(slot, len(tokens))
         kept.restore(slot, tokens)
-        assert kept.prefixes.status().n_bytes <= 1 << 20
+        assert kept.prefixes.status().n_bytes <= 1 << 19
         chats[name] = (tokens if rng.random() < 0.8 else tokens[: len(tokens) // 2]) + tokens_of(
             kept, rng.randrange(1, 200), 1000 + step
         )

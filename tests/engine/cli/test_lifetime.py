@@ -140,11 +140,12 @@ def test_one_ctrl_c_that_comes_twice_is_one() -> None:
 
 
 SAYING_ALIVE = """
-import sys
+import sys, threading
 from engine.cli import lifetime
 from engine.cli.log import tell
 lifetime._ALIVE_EVERY_S = 0.0
-lifetime.say_alive()
+stuck = threading.Event()
+lifetime.say_alive(stuck.is_set)
 sys.stdin.readline()
 tell("still here", sys.stderr)
 sys.stdin.readline()
@@ -152,6 +153,20 @@ sys.stdin.readline()
 
 # All of a pipe's pages but the last.
 FULL_BYTES = 15 * 4096
+
+
+def test_whoever_is_stuck_does_not_say_that_it_lives() -> None:
+    program = SAYING_ALIVE.replace("sys.stdin.readline()", "stuck.set()", 1).replace(
+        'tell("still here", sys.stderr)', 'print("silent from here", flush=True)'
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != b"silent from here\n":
+            pass
+        # One may have been on its way; a thread that is not silent says thousands.
+        assert len(process.communicate(b"\n", timeout=LONG_S)[0].splitlines()) <= 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux's pipes hold")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.batching import pulse
 from engine.errors import OutOfMemory
 from engine.handoff.channel import Computed, Message
 from engine.handoff.client_events import Accepted, Committed, Failed, Finished
@@ -63,6 +65,23 @@ def test_two_at_once_each_its_own(sides: tuple[ClientSide, WorkerSide]) -> None:
     assert all(sum(end - first for first, end in chunks) <= 2 * CHUNK for chunks in passes)
     assert client.commits(2) == [(0, 10, False), (10, 20, True)]
     assert client.commits(1) == [(0, 16, False), (16, 32, False), (32, 48, True)]
+
+
+def test_it_is_stuck_over_a_pass_and_never_without_one(
+    sides: tuple[ClientSide, WorkerSide], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, worker = sides
+    assert worker.worker is not None
+    monkeypatch.setattr(pulse, "STUCK_AFTER_S", 0.0)
+    worker.prefiller.hold()
+    client.ask(1, 20, slot=1)
+    enter(worker)
+    assert worker.worker.pulse.is_stuck
+    worker.prefiller.allow(100)
+    assert isinstance(client.wait_end(1), Finished)
+    until_s = time.monotonic() + TIMEOUT_S
+    while worker.worker.pulse.is_stuck:
+        assert time.monotonic() < until_s
 
 
 def test_a_full_pool_is_busy_at_once(sides: tuple[ClientSide, WorkerSide]) -> None:

@@ -131,6 +131,26 @@ def test_single_matrices(kind: str, form: Form, matrices: Matrices) -> None:
         check(layer, matrices.values[name], bias, Form.GEMM if unquantised else form)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_stretches_unpacked_side_by_side(
+    kind: str, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As large matrices are: a stretch of rows for each thread, the last one shorter, or none left for it."""
+    monkeypatch.setattr("engine.layers.weights._WORTH_THREADS", 0)
+    for n_threads, rows_name in ((3, "odd"), (16, "narrow")):
+        torch.set_num_threads(n_threads)
+        try:
+            found = loader(matrices, Form.REFERENCE).linear(f"{kind}.{rows_name}")
+        finally:
+            torch.set_num_threads(1)
+        check(
+            found,
+            matrices.values[f"{kind}.{rows_name}"],
+            matrices.biases.get(f"{kind}.{rows_name}", 0.0),
+            Form.REFERENCE,
+        )
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "kinds",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from engine import config
 from engine.config import Setting
 from engine.errors import ModelNotFound, OutOfMemory, ProcessFailed
+from engine.node import engines
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.server.errors import Refused, StillLoading
 
@@ -28,7 +30,8 @@ first = sys.stdin.readline()
 print(json.dumps({"loading": 0.5}), flush=True)
 if "slow" in model:
     sys.stdin.readline()
-print(json.dumps({"ready": True, "port": 7, "first": first.strip()}), flush=True)
+device = {"total_bytes": 8, "free_bytes": 3, "is_host": False} if "gpu" in model else None
+print(json.dumps({"ready": True, "port": 7, "first": first.strip(), "device": device}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"worker": "dial" in line, "note": line.strip()}), flush=True)
 """
@@ -46,6 +49,7 @@ class Computer:
     settings: dict[Setting, Any] = field(default_factory=lambda: {config.CTX: 64})
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.engines = Engines(
@@ -55,6 +59,7 @@ class Computer:
             environment={},
             log_folder=self.folder,
             on_change=self._count,
+            on_device=self.devices.append,
             clock=lambda: self.now_s,
         )
 
@@ -245,9 +250,19 @@ def test_room_is_made_for_what_is_no_engine_here(computer: Computer) -> None:
             await computer.engines.make_room(worker, beside_bytes=6 * GB)
         with pytest.raises(OutOfMemory, match="a smaller model"):
             await computer.engines.make_room(huge)
-        await computer.engines.make_room(replace(huge, device_bytes=12 * GB))
-        with pytest.raises(OutOfMemory, match="a smaller model"):
-            await computer.engines.make_room(replace(worker, device_bytes=5 * GB))
+
+    run(computer, work())
+
+
+def test_what_an_engine_says_of_its_device_is_passed_on(computer: Computer) -> None:
+    computer.sizes = {"a": 1, "gpu": 2}
+
+    async def work() -> None:
+        await use(computer, "a")
+        assert computer.devices == [] and computer.engines.held_bytes == GB
+        await use(computer, "gpu")
+        assert computer.devices == [{"total_bytes": 8, "free_bytes": 3, "is_host": False}]
+        assert computer.engines.held_bytes == 3 * GB
 
     run(computer, work())
 
@@ -302,8 +317,53 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
     run(computer, work())
 
 
-def test_a_model_is_loaded_anew_when_its_answers_have_ended(computer: Computer) -> None:
+def test_one_that_failed_holds_nothing_that_is_to_go(computer: Computer) -> None:
+    computer.sizes.update({"broken": 1, "b": 1})
+
+    async def work() -> None:
+        engine = await computer.engines.load("broken")
+        assert await engine.process.until_settled(20.0)
+        await use(computer, "b")
+        await computer.engines.unload_failed("b")
+        assert computer.loaded == ["broken", "b"]
+        # asked for again, it is tried again
+        again = await computer.engines.load("broken")
+        assert again is not engine and await again.process.until_settled(20.0)
+        await computer.engines.unload_failed("broken")
+        assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
+def test_one_that_is_to_be_loaded_anew_answers_as_before_until_it_is_idle(computer: Computer) -> None:
     computer.sizes = {"a": 2}
+
+    async def work() -> None:
+        engine = await use(computer, "a")
+        computer.settings = {config.CTX: 128}
+        with contextlib.ExitStack() as answers:
+            answers.enter_context(engine.in_use())
+            reloading = asyncio.create_task(computer.engines.reload_outdated())
+            while not engine.snapshot()["leaving"]:
+                await asyncio.sleep(0)
+            assert await computer.engines.use("a", wait_s=0.01) is engine
+            later = contextlib.ExitStack()
+            later.enter_context(engine.in_use())
+            answers.close()
+            await asyncio.sleep(0)
+            assert engine.is_ready and not reloading.done()
+            later.close()
+        assert await reloading == ""
+        assert computer.engines.get("a") is not engine
+
+    run(computer, work())
+
+
+def test_a_model_is_loaded_anew_when_its_answers_have_ended_though_it_is_always_asked(
+    computer: Computer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computer.sizes = {"a": 2}
+    monkeypatch.setattr(engines, "_PATIENCE_S", 0.0)
 
     async def work() -> None:
         engine = await use(computer, "a")

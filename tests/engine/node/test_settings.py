@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_a_kept_host_at_which_nobody_can_listen_keeps_no_node_from_starting(home
     home.write(host="203.0.113.7")
     home.change(home.open(), api_key=KEY)
     settings = home.open()
-    settings.look_at_host()
+    settings.look_at_address()
     assert settings.host == "127.0.0.1"
     (fault,) = settings.faults()
     assert "cannot listen at 203.0.113.7: this computer does not have that address" in fault
@@ -141,8 +142,24 @@ def test_a_kept_host_at_which_nobody_can_listen_keeps_no_node_from_starting(home
     home.change(settings, host="0.0.0.0")
     assert settings.faults() == []
     flagged = home.open(host="203.0.113.7")
-    flagged.look_at_host()
+    flagged.look_at_address()
     assert flagged.host == "203.0.113.7"
+
+
+def test_a_kept_port_that_another_program_has_keeps_no_node_from_starting(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        home.write(port=taken)
+        settings = home.open()
+        settings.look_at_address()
+        assert settings.port == 0
+        (fault,) = settings.faults()
+        assert f"another port than {taken}" in fault and "another program listens" in fault
+        flagged = home.open(port=taken)
+        flagged.look_at_address()
+        assert flagged.port == taken  # whoever asks for it hears that it cannot be
+        home.change(settings, port=None)
+        assert (settings.port, settings.faults()) == (config.PORT.default, [])
 
 
 def test_what_holds_in_place_of_a_value_that_is_not_followed_is_said(home: Home) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from engine.batching import pulse
 from engine.server.app import attach, build_loading_app
 from engine.server.backend import Backend
 from engine.server.settings import MAX_TOKENIZE_CHARS, ServerSettings
@@ -422,6 +423,19 @@ def test_health_follows_the_engine():
         assert call(app, "GET", "/health").json() == {"status": "ok"}
         assert call(app, "POST", CHAT, json={"messages": HELLO}).status_code == 400
     assert call(app, "GET", "/v1/health").status_code == 500
+
+
+def test_an_engine_that_does_not_get_on_with_its_work_is_not_well(monkeypatch):
+    with stand() as s:
+        s.chat()
+        monkeypatch.setattr(pulse, "STUCK_AFTER_S", 0.0)
+        s.model.hold()
+        s.bench.ask("hello", max_tokens=None)
+        s.model.wait_entered()
+        assert s.call("GET", "/health").status_code == 500
+        monkeypatch.undo()
+        assert s.call("GET", "/health").status_code == 200
+        s.model.release()
 
 
 def test_tokenize_and_detokenize():

@@ -22,7 +22,7 @@ from PySide6.QtGui import (
     QPen,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QApplication, QMenu, QScrollBar, QWidget
+from PySide6.QtWidgets import QApplication, QScrollBar, QWidget
 
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX, RADIUS_BUBBLE, RADIUS_CARD
@@ -40,6 +40,7 @@ from app.pages.chat.transcript.parts import (
 )
 from app.pages.chat.transcript.words import thought
 from app.widgets.basics import Button
+from app.widgets.controls import Menu
 
 # Room to the left and right of the column, for focus and for what sticks out of letters.
 MARGIN = 12
@@ -485,7 +486,7 @@ class MessageView(QWidget):
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         found = self.spot_at(QPointF(event.pos()))
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.addAction(self.tr("Copy"), self.copy).setEnabled(bool(self.selected_text()))
         menu.addAction(self.tr("Select all"), self.select_all)
         if found is not None and found[1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Alone:
         self.context = Context(
             bridge=self.bridge,
             client=client,
-            state=NodeState(self.bridge, client, lambda: None),
+            state=NodeState(self.bridge, client, lambda: contextlib.nullcontext(str)),
             preferences=Preferences(folder / "window.json"),
             data=folder / "data",
             command=("false",),

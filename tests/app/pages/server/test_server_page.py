@@ -53,6 +53,8 @@ def test_a_key_is_shown_once_wanted_from_then_on_and_removed(app: Opened) -> Non
     assert QApplication.clipboard().text() == f"{app.client.endpoint}/v1"
     click(button(page.endpoint, "Make a key"))
     wait(lambda: "this once" in texts(page.endpoint))
+    # whoever presses Enter once more does not let other computers in
+    assert app.window.focusWidget() is button(page.endpoint, "Copy the new key")
     click(button(page.endpoint, "Copy the new key"))
     key = QApplication.clipboard().text()
     assert len(key) > 40

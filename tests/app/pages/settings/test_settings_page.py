@@ -14,6 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit
 
+from app.context import Context
 from app.look.look import Theme, current_look
 from app.pages.settings.controls import SliderControl
 from app.pages.settings.own_rows import AboutRow
@@ -61,6 +62,16 @@ def field(page: SettingsPage, name: str) -> QLineEdit:
     return cast(QLineEdit, page.rows[name].control.field)  # type: ignore[attr-defined]
 
 
+def test_sections_follow_one_by_one_and_are_there_for_who_looks(context: Context) -> None:
+    made = SettingsPage(context)
+    try:
+        assert 0 < len(made._rows) < len(made._names)
+        made._search.setText("thread")
+        assert list(made._rows) == made._names
+    finally:
+        made.deleteLater()
+
+
 def test_a_change_is_kept_and_taken_back(app: Opened, page: SettingsPage) -> None:
     row = page.rows["route"]
     click(button(row, "Where prompts are prefilled: This computer"))
@@ -83,12 +94,14 @@ def test_what_is_refused_stays_where_it_was_typed_with_the_reason(app: Opened, p
     type_into(field(page, "host"), "0.0.0.0")
     wait(lambda: "needs an api_key" in host.error)
     assert field(page, "host").text() == "0.0.0.0" and kept(app) == {"threads": 3}
+    QTest.keyClick(field(page, "host"), Qt.Key.Key_Escape)
+    assert field(page, "host").text() == "127.0.0.1" and not host.error
 
 
 def test_a_flag_goes_before_and_is_named(page: SettingsPage) -> None:
     row = page.rows["port"]
     assert not row.control.isEnabled()
-    assert "--port was given" in texts(row)
+    assert "--port was given" in texts(row) and "Start it without" in texts(row)
 
 
 def test_context_says_what_it_takes_and_waits_for_a_reload(app: Opened, page: SettingsPage) -> None:

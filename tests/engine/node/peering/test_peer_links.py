@@ -199,6 +199,67 @@ def test_two_that_call_each_other_at_once_keep_the_same_link(tmp_path: Path) -> 
     run(work())
 
 
+@pytest.mark.parametrize("caller", ["left", "right"])
+def test_what_was_asked_over_a_link_is_answered_though_a_newer_one_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caller: str
+) -> None:
+    monkeypatch.setattr(peer_link, "_KNOWN_WITHIN_S", 0.0)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def wait(link: PeerLink, params: Any) -> Any:
+        asked.set()
+        await may_answer.wait()
+        return "answered"
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            left.offers.calls["wait"] = right.offers.calls["wait"] = Method(wait)
+            old = left.link if caller == "left" else right.link
+            assert left.link and right.link and old
+            before = left.link, right.link
+            call = asyncio.create_task(old.call("wait"))
+            await asked.wait()
+            peer = left.book.get(right.identity.node_id)
+            assert peer is not None
+            await left.links._dial(peer, f"127.0.0.1:{right.port}")
+            await right.until(lambda: right.link is not before[1])
+            assert left.link is not before[0] and before[0].is_open and before[1].is_open
+            may_answer.set()
+            assert await call == "answered"
+            async with asyncio.timeout(TIMEOUT_S):
+                while any(known.retiring for end in (left, right) for known in end.links._known.values()):
+                    await asyncio.sleep(0)
+            assert not before[0].is_open and not before[1].is_open
+            assert left.link.is_open and right.link is not None and right.link.is_open
+
+    run(work())
+
+
+def test_unpairing_cuts_links_that_still_bring_answers(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def wait(link: PeerLink, params: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            right.offers.calls["wait"] = Method(wait)
+            old = left.link
+            assert old
+            call = asyncio.create_task(old.call("wait"))
+            await asked.wait()
+            peer = left.book.get(right.identity.node_id)
+            assert peer is not None
+            await left.links._dial(peer, f"127.0.0.1:{right.port}")
+            right.book.remove(left.identity.node_id)
+            right.links.look_again()
+            with pytest.raises(PeerLost):
+                await call
+
+    run(work())
+
+
 def test_a_stranger_gets_nothing_and_costs_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_ends(tmp_path) as (_, right):
