@@ -196,7 +196,7 @@ class MainWindow(QMainWindow):
         if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
             return
-        self.banner(self._sentence(trouble), self._way_out(trouble), tone=trouble.tone)
+        self.banner(self._sentence(trouble), *self._ways_out(trouble), tone=trouble.tone)
 
     def _sentence(self, trouble: Trouble) -> str:
         detail = f": {trouble.detail}" if trouble.detail else ""
@@ -213,19 +213,27 @@ class MainWindow(QMainWindow):
                 )
         return trouble.detail
 
-    def _way_out(self, trouble: Trouble) -> Action:
+    def _ways_out(self, trouble: Trouble) -> tuple[Action, ...]:
+        context, model = self._context, {"model": trouble.subject}
         match trouble.remedy:
             case Remedy.LOAD_AGAIN:
-                body = {"model": trouble.subject}
-                return Action(
-                    text=self.tr("Load it again"),
-                    run=lambda: self._context.bridge.run(
-                        self._context.client.endpoint_post("/models/load", body), on_error=self._context.tell
+                return (
+                    Action(
+                        text=self.tr("Leave it unloaded"),
+                        run=lambda: context.bridge.run(
+                            context.client.post("/models/unload", model), on_error=context.tell
+                        ),
+                    ),
+                    Action(
+                        text=self.tr("Load it again"),
+                        run=lambda: context.bridge.run(
+                            context.client.endpoint_post("/models/load", model), on_error=context.tell
+                        ),
                     ),
                 )
             case Remedy.OPEN_SETUP:
-                return Action(text=self.tr("What to do"), run=lambda: self.go("setup"))
-        return Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster"))
+                return (Action(text=self.tr("What to do"), run=lambda: self.go("setup")),)
+        return (Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster")),)
 
     def _bind_keys(self) -> None:
         for name, keys in _keys_of(self._pages).items():

@@ -26,6 +26,7 @@ from engine.batching.remote import RouteConfig
 from engine.cache.prefix import PrefixCache
 from engine.cache.sequence import SequencePool
 from engine.cache.spec import CacheSpec, kv_type_of
+from engine.device import DeviceMemory
 from engine.errors import BatonError, HostError
 from engine.gguf.digest import model_digest
 from engine.gguf.reader import GGUFFile
@@ -93,6 +94,7 @@ class DecodeEngine:
     keep_rates: Callable[[], None]
     retarget: Callable[[Target], None]
     took: Took
+    device_memory: DeviceMemory | None
 
     def close(self) -> None:
         """End what runs; a step that takes too long is left to end with the process."""
@@ -223,6 +225,7 @@ def open_decode_engine(
         keep_rates=functools.partial(known_rates.save, rates),
         retarget=_Retarget(client, new_config, rates, target),
         took=took,
+        device_memory=loaded.model.device.memory(),
     )
 
 

@@ -19,6 +19,15 @@ DEVICE_NAMES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """What programs may have of a device's memory, and what is free of it. `is_host`: it is the computer's own, too."""
+
+    total_bytes: int
+    free_bytes: int
+    is_host: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One torch device and the number types that suit it.
 
@@ -38,13 +47,22 @@ class Device:
         """Whether tensors can lie in memory that other processes map, so that a cache needs no mirror."""
         return self.kind == "cpu"
 
+    def memory(self) -> DeviceMemory | None:
+        """Of the device; None for a processor, which has the computer's."""
+        if self.kind == "cuda":
+            free, total = torch.cuda.mem_get_info(self.torch_device)
+            is_host = bool(torch.cuda.get_device_properties(self.torch_device).is_integrated)
+            return DeviceMemory(total_bytes=int(total), free_bytes=int(free), is_host=is_host)
+        if self.kind == "mps":
+            total = int(torch.mps.recommended_max_memory())
+            free = max(0, total - int(torch.mps.driver_allocated_memory()))
+            return DeviceMemory(total_bytes=total, free_bytes=free, is_host=True)
+        return None
+
     def available_bytes(self) -> int:
         """Memory that could still be used, in bytes; an estimate."""
-        if self.kind == "cuda":
-            return int(torch.cuda.mem_get_info(self.torch_device)[0])
-        if self.kind == "mps":
-            return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-        return host_available_bytes()
+        memory = self.memory()
+        return memory.free_bytes if memory is not None else host_available_bytes()
 
     def synchronize(self) -> None:
         """Wait until everything queued on the device has been done."""

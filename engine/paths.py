@@ -48,6 +48,11 @@ def service_log() -> Path:
     return log_dir() / "service.log"
 
 
+def installer_log() -> Path:
+    """What a node says that the installer started, beside the environment which that made."""
+    return Path(sys.prefix).parent / "node.log"
+
+
 def models_dir() -> Path:
     """The model library: `$BATON_MODELS` where it is set, else as the settings have it, else a folder in the cache."""
     given = os.environ.get("BATON_MODELS") or _chosen_models_dir()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from engine.bench.own_program import Contestant
 from engine.bench.processor import processor_name
+from engine.device import device_of
 from engine.node.agreeing.measure import Measurement
 
 # As long as a chunk of a prompt: longer ones are computed as several.
@@ -34,13 +33,14 @@ def measure(path: str, *, device: str) -> Measurement:
     contestant.decode(tokens=answer[:2], depth=prompt[:64])
     prefill_s = _best(lambda: contestant.prefill(tokens=prompt, depth=[])["seconds"])
     decode_s = _best(lambda: contestant.decode(tokens=answer, depth=prompt[:64])["seconds"])
+    memory = device_of(loaded["device"]).memory()
     return Measurement(
         prefill_tokens_per_s=PROMPT_TOKENS / prefill_s,
         decode_tokens_per_s=ANSWER_TOKENS / decode_s,
         load_s=loaded["seconds"],
         device=loaded["device"],
         device_name=loaded["gpu_info"] or processor_name(),
-        device_bytes=_device_bytes(loaded["device"]),
+        device_bytes=memory.total_bytes if memory is not None else 0,
     )
 
 
@@ -50,12 +50,3 @@ def _best(run: Callable[[], float]) -> float:
     while sum(taken) < _MEASURE_S and len(taken) < _MAX_ROUNDS:
         taken.append(run())
     return min(taken)
-
-
-def _device_bytes(kind: str) -> int:
-    """What programs may have of a GPU's memory; 0 for a processor, which has the computer's."""
-    if kind == "cuda":
-        return int(torch.cuda.mem_get_info()[1])
-    if kind == "mps":
-        return int(torch.mps.recommended_max_memory())
-    return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config
 from engine.cli.lifetime import add_lifetime_flags, watch_stdin
-from engine.cli.log import log_to, log_to_stderr, tell
+from engine.cli.log import log_to, tell
 from engine.errors import HostError
 from engine.paths import node_log, own_command, settings_file, updates_file
 from engine.settings_file import SettingsFile
@@ -55,13 +55,12 @@ def run(args: argparse.Namespace) -> int:
         set_allowance(updates_file(), allowed=True)
     if args.exit_with_stdin:
         watch_stdin()
-    log_to_stderr()
 
     from engine.node.reporting.log_feed import LogFeed
-    from engine.node.reporting.logs import node_log_handler, trim_stderr
-    from engine.paths import service_log
+    from engine.node.reporting.logs import TrimmedStderr, node_log_handler
+    from engine.paths import installer_log, service_log
 
-    trim_stderr(service_log())
+    log_to(TrimmedStderr(service_log(), installer_log()))
     log_to(node_log_handler(node_log()))
     log_feed = LogFeed()
     log_to(log_feed.handler())

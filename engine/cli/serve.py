@@ -191,11 +191,13 @@ class _Service:
     def _say_ready(self, engine: DecodeEngine) -> None:
         if self._args.json:
             listening = {} if engine.listen_port is None else {"listen_port": engine.listen_port}
+            memory = engine.device_memory
             _print_event(
                 ready=True,
                 port=self._server.port,
                 fingerprint=engine.fingerprint,
                 took={"imports_s": self._imports_s, **asdict(engine.took)},
+                device=None if memory is None else asdict(memory),
                 **listening,
             )
             return

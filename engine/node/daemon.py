@@ -47,6 +47,7 @@ from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
 from engine.node.control.feeds import Hub
 from engine.node.control.status import DESCRIBE, Told, memory_told
+from engine.node.device_memory import DeviceMemory
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
@@ -303,9 +304,11 @@ class Node:
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.standby = Standby(environment)
+        self._device_memory = DeviceMemory(_host_memory)
         self.engines = Engines(
             find=self._find_model,
-            memory=_memory,
+            memory=self._memory,
+            on_device=lambda told: self._device_memory.hear(told, held_bytes=self._held_bytes()),
             settings=lambda: settings.values(DECODE_SETTINGS),
             words=own_words,
             environment={**environment, "BATON_API_KEY": engine_key},
@@ -532,7 +535,7 @@ class Node:
         if self.settings.value(config.STANDBY) == "never" or not self._models_in_use():
             self.standby.want(False)
         elif self.engines.latest() is not None or self.workers.is_any_ready:
-            self.standby.want(_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
+            self.standby.want(_host_memory().available_bytes > _ROOM_TO_WAIT_BYTES)
 
     def _addresses_of(self, node_id: str) -> Sequence[str]:
         """Where a node may be, best first."""
@@ -580,8 +583,7 @@ class Node:
         # Those that were read through already come first.
         for model in sorted(self.shelf.models, key=lambda model: model.digest is None):
             if not model.problem and (model.digest or await self._read_digest(model)) == asked.digest:
-                device_bytes = self.agreement.device_bytes(asked.digest)
-                return _as_file(model, n_ctx=asked.n_ctx, n_slots=asked.n_slots, device_bytes=device_bytes)
+                return _as_file(model, n_ctx=asked.n_ctx, n_slots=asked.n_slots)
         return None
 
     async def _digest_of(self, model_id: str) -> str:
@@ -602,6 +604,17 @@ class Node:
         kv_type = kv_type_of(value(config.KV_TYPE), value(config.WEIGHTS))
         return model.needed_bytes(n_ctx=value(config.CTX), n_slots=n_slots, kv_type=kv_type)
 
+    def _held_bytes(self) -> int:
+        return self.engines.held_bytes + self.workers.held_bytes
+
+    def _memory(self) -> Memory:
+        """What models may have: of the device where they are computed, else of the computer."""
+        if self.settings.value(config.DEVICE) == "cpu":
+            return _host_memory()
+        return self._device_memory.memory(
+            measured_bytes=self._reports.gpu_bytes(), held_bytes=self._held_bytes()
+        )
+
     def memory_with(self, *, n_ctx: int, n_slots: int, kv_type: str, weights: str) -> dict[str, Any]:
         """What each model that can be run here would take with these settings; and what there is for it.
 
@@ -609,7 +622,7 @@ class Node:
         """
         kind = kv_type_of(kv_type, weights)
         loaded = {engine.model.model_id: engine.model.needed_bytes for engine in self.engines.all()}
-        memory = _memory()
+        memory = self._memory()
         return {
             "total_bytes": memory.total_bytes,
             "room_bytes": min(memory.total_bytes, memory.available_bytes + sum(loaded.values())),
@@ -660,7 +673,7 @@ class Node:
         is_busy = any(engine.n_active or not engine.is_ready for engine in self.engines.all())
         measures = self.settings.value(config.MEASURE) != "never"
         needed = self._needed_bytes(model, n_slots=1)
-        return measures and not is_busy and needed < _memory().available_bytes
+        return measures and not is_busy and needed < self._memory().available_bytes
 
     # what others are told
 
@@ -718,12 +731,11 @@ def _settled_identity(folder: str | None, key_secrets: Secrets) -> Identity:
     return Identity.load_or_create(identity_dir(folder), key_secrets).settled(key_secrets)
 
 
-def _as_file(model: LocalModel, *, n_ctx: int, n_slots: int, device_bytes: int = 0) -> ModelFile:
+def _as_file(model: LocalModel, *, n_ctx: int, n_slots: int) -> ModelFile:
     return ModelFile(
         model_id=model.model_id,
         path=model.path,
         needed_bytes=model.needed_bytes(n_ctx=n_ctx, n_slots=n_slots),
-        device_bytes=device_bytes,
     )
 
 
@@ -736,6 +748,6 @@ def _check_exposure(settings: NodeSettings) -> None:
         )
 
 
-def _memory() -> Memory:
+def _host_memory() -> Memory:
     memory = psutil.virtual_memory()
     return Memory(total_bytes=memory.total, available_bytes=memory.available)

@@ -54,20 +54,16 @@ _WORKER = "worker"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """A model that can be loaded: its name at the endpoint, its file, and the memory that it takes.
-
-    `device_bytes` is all the memory of the device where it is computed, 0 where that is the computer's own.
-    """
+    """A model that can be loaded: its name at the endpoint, its file, and the memory that it takes."""
 
     model_id: str
     path: Path
     needed_bytes: int
-    device_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Of this computer, in bytes."""
+    """Of this computer or of the device where models are computed, in bytes."""
 
     total_bytes: int
     available_bytes: int
@@ -213,8 +209,11 @@ class Engines:
         clock: Callable[[], float] = time.monotonic,
         on_line: OnLine | None = None,
         start_process: StartProcess | None = None,
+        on_device: Callable[[dict[str, Any]], None] = lambda told: None,
     ) -> None:
-        """`find` gives a model of this computer, or raises ModelNotFound.
+        """`find` gives a model of this computer, or raises ModelNotFound. `memory` is what models may have.
+
+        `on_device` hears what an engine that is ready says of its device.
 
         `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
         engines log. `start_process` is each engine's.
@@ -229,8 +228,17 @@ class Engines:
         self._on_change = on_change
         self._clock = clock
         self._on_line = on_line
+        self._on_device = on_device
         self._engines: dict[str, LoadedEngine] = {}
         self._loading = asyncio.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """What those that are loaded, or are being loaded, have taken."""
+        return sum(
+            int(engine.model.needed_bytes * (1.0 if engine.is_ready else engine.progress))
+            for engine in self._engines.values()
+        )
 
     def all(self) -> list[LoadedEngine]:
         return list(self._engines.values())
@@ -271,7 +279,9 @@ class Engines:
         raise engine.still_loading()
 
     async def load(self, model_id: str) -> LoadedEngine:
-        """Begin to load a model, and return at once. Raises as `use` does, but for what loading brings."""
+        """Begin to load a model, anew where that failed, and return at once. Raises as `use` does, but for what loading
+        brings."""
+        await self.unload_failed(model_id)
         if (engine := self._engines.get(model_id)) is not None:
             return engine  # and waits for no other one that is being put away
         async with self._loading:
@@ -325,6 +335,12 @@ class Engines:
         self._on_change()
         return True
 
+    async def unload_failed(self, model_id: str) -> None:
+        """Forget an engine that is not started again, and that would keep its model from being removed."""
+        engine = self._engines.get(model_id)
+        if engine is not None and engine.process.state is State.FAILED:
+            await self.unload(model_id)
+
     async def close(self) -> None:
         await asyncio.gather(*(self.unload(model_id) for model_id in list(self._engines)))
 
@@ -348,6 +364,8 @@ class Engines:
     def _on_state(self, engine: LoadedEngine) -> None:
         if engine.is_ready:
             engine.stay()
+            if isinstance(told := engine.process.ready.get("device"), dict):
+                self._on_device(told)
         else:
             engine.progress, engine.worker = 0.0, {}
         self._on_change()
@@ -366,10 +384,6 @@ class Engines:
 
         Raises OutOfMemory or Refused where it does not.
         """
-        if model.device_bytes:
-            # What is free on a device is known to those that compute there.
-            _check_size(model, model.device_bytes)
-            return
         async with self._loading:
             short = await self._unload_for(model, beside_bytes)
         if short > 0:

@@ -161,6 +161,12 @@ class Workers:
         ]
 
     @property
+    def held_bytes(self) -> int:
+        """What those that are loaded have taken."""
+        ready = (one for one in self._workers.values() if one.process.state is State.READY)
+        return sum(worker.model.needed_bytes for worker in ready)
+
+    @property
     def askers(self) -> dict[str, Asker]:
         """For whom models are loaded, by this computer's ids of them."""
         return {

@@ -30,6 +30,11 @@ class Quits:
 
 
 @pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
+
+
+@pytest.fixture
 def host(node: NodeProcess, tmp_path: Path) -> Host:
     return Host(
         find=lambda: address_of(node),

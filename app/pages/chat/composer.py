@@ -111,7 +111,7 @@ class Composer(QFrame):
         )
         self.setLayout(column(self._files, self.text, foot, margin=SMALL, spacing=SMALL))
         self.layout().setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)  # type: ignore[union-attr]
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Maximum)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
         self._show_button()
 
     @property

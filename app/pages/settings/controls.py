@@ -180,10 +180,10 @@ class _List(QComboBox):
         self.setItemDelegate(QStyledItemDelegate(self))
 
     def showPopup(self) -> None:
-        if (surface := self.view().parentWidget()) is not None:
-            surface.setWindowFlag(Qt.WindowType.FramelessWindowHint)
-            surface.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
-            surface.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
+        surface = self.view().window()
+        surface.setWindowFlag(Qt.WindowType.FramelessWindowHint)
+        surface.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
+        surface.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
         super().showPopup()
 
     def wheelEvent(self, event: QWheelEvent) -> None:

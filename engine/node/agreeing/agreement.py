@@ -108,10 +108,6 @@ class Agreement:
         self.changed()
         return found
 
-    def device_bytes(self, digest: str) -> int:
-        """The memory of the device where that model is computed; 0 where that is the computer's own, or not known."""
-        return self._reports.device_bytes(digest)
-
     def with_peer(self, node_id: str, model_id: str | None) -> Roles | None:
         """What was agreed with that computer for the model, by its id here; of any model where none is named."""
         agreed = self._roles.get(node_id, {})

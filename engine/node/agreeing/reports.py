@@ -76,24 +76,29 @@ class Reports:
             link_bytes_per_s=self._link_bytes_per_s(peer_id),
         )
 
-    def device_bytes(self, digest: str) -> int:
-        """As a measurement of that model has it, 0 where there is none."""
-        found = self._measurement(digest)
-        return found.device_bytes if found is not None else 0
+    def gpu_bytes(self) -> int:
+        """The memory of the device where models are computed, as any measurement has it, 0 where none has."""
+        return max((found.device_bytes for found in self._all_measured().values()), default=0)
 
     def snapshot(self) -> dict[str, Any]:
         memory = psutil.virtual_memory()
-        measured = {
+        measured = self._all_measured()
+        devices = {found.device_name or found.device for found in measured.values()}
+        return {
+            "device": ", ".join(sorted(devices)),
+            "memory": {
+                "total_bytes": memory.total,
+                "free_bytes": memory.available,
+                "gpu_bytes": self.gpu_bytes(),
+            },
+            "measured": {model_id: msgspec.to_builtins(found) for model_id, found in measured.items()},
+        }
+
+    def _all_measured(self) -> dict[str, Measurement]:
+        return {
             model.model_id: found
             for model in self._shelf.models
             if model.digest is not None and (found := self._measurement(model.digest)) is not None
-        }
-        devices = {found.device_name or found.device for found in measured.values()}
-        gpu = max((found.device_bytes for found in measured.values()), default=0)
-        return {
-            "device": ", ".join(sorted(devices)),
-            "memory": {"total_bytes": memory.total, "free_bytes": memory.available, "gpu_bytes": gpu},
-            "measured": {model_id: msgspec.to_builtins(found) for model_id, found in measured.items()},
         }
 
     async def _answer(self, link: PeerLink, about: About) -> Report:

@@ -12,11 +12,12 @@ import logging
 import logging.handlers
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
+from typing import TextIO, cast
 
 from engine.files import private_opener
 from engine.log_lines import one_line
@@ -30,6 +31,8 @@ _MAX_NAME_CHARACTERS = 150
 
 # Called with where a line comes from, and the line; from any thread, and never raises.
 OnLine = Callable[[str, str], None]
+
+_STDERR = 2
 
 # Lines that are kept in memory, to be shown when an engine has ended.
 KEPT_LINES = 200
@@ -83,12 +86,29 @@ def node_log_handler(path: Path) -> logging.Handler:
     return _Rotating(path, max_bytes=MAX_LOG_BYTES, n_older=OLDER_LOGS)
 
 
-def trim_stderr(path: Path) -> None:
-    """Empty `path` where it is large, and where the standard error of this process goes: nobody rotates that."""
+class TrimmedStderr(logging.StreamHandler[TextIO]):
+    """Standard error. Where that goes to one of `paths`, which nobody rotates, the file is emptied when it is large."""
+
+    def __init__(self, *paths: Path) -> None:
+        super().__init__(sys.stderr)
+        self._paths = paths
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._trim()
+        super().emit(record)
+
+    def _trim(self) -> None:
+        with contextlib.suppress(OSError):
+            here = os.fstat(_STDERR)
+            if here.st_size > MAX_LOG_BYTES and any(_is_at(path, here) for path in self._paths):
+                os.ftruncate(_STDERR, 0)
+                os.lseek(_STDERR, 0, os.SEEK_SET)
+
+
+def _is_at(path: Path, status: os.stat_result) -> bool:
     with contextlib.suppress(OSError):
-        status = path.stat()
-        if status.st_size > MAX_LOG_BYTES and os.path.samestat(status, os.fstat(2)):
-            os.truncate(path, 0)
+        return os.path.samestat(path.stat(), status)
+    return False
 
 
 def read_tail(path: Path, n_bytes: int) -> str:

@@ -1,8 +1,8 @@
 """Keeps this computer from going to sleep while a model is there to be asked; the screen may go dark.
 
-A desktop is asked by `wakepy`, whatever it is; on Linux without one systemd is, by a program of its own that holds on
-as long as it runs. Each wish is held by a thread of its own: the system may take its time, and whoever asked has to
-let go, too.
+A desktop is asked by `wakepy`, whatever it is; macOS, and systemd on Linux without a desktop, have a program that holds
+on as long as it runs, and is started again when somebody ends it. Each wish is held by a thread of its own: the system
+may take its time, and whoever asked has to let go, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,12 +34,18 @@ _IN_PART = (
     "systemd keeps this computer from going to sleep by itself, but not a login screen from sending it there: should "
     "one do so, turn that off in its power settings"
 )
+_LOST = "what held was ended"
 _REFUSED = "the system does not keep this computer awake for a program; turn sleep off in its power settings"
 
 
 # What systemd is asked for. Whoever has no session at this computer, as a service has none, gets the last alone.
 _WHATS = ("sleep:idle", "idle")
 _IDLE_METHOD = "systemd-inhibit (idle)"
+
+_CAFFEINATE = "caffeinate"
+
+# One that has held for so long, and is ended, is started again at once; else with the next try.
+_LASTED_S = 60.0
 
 # A program that has been told to end by its input does so at once.
 _ENDS_WITHIN_S = 5.0
@@ -49,9 +55,19 @@ class CannotHold(Exception):
     """The system does not do it; the message is for the log."""
 
 
+OnLost = Callable[[], None]
+
+
 @contextlib.contextmanager
-def keep_running() -> Iterator[str]:
-    """Keep this computer awake inside; gives the name of the method. All in one thread. Raises CannotHold."""
+def keep_running(on_lost: OnLost = lambda: None) -> Iterator[str]:
+    """Keep this computer awake inside; gives the name of the method. All in one thread. Raises CannotHold.
+
+    `on_lost` is called, from any thread, should it not be kept awake any more though nobody has left.
+    """
+    if sys.platform == "darwin":
+        with _held_by([_CAFFEINATE, "cat"], on_lost):
+            yield _CAFFEINATE
+        return
     from wakepy import keep
 
     with keep.running(on_fail="pass") as mode:
@@ -61,17 +77,17 @@ def keep_running() -> Iterator[str]:
         fault = mode.result.get_failure_text(style="inline")
     if sys.platform != "linux":
         raise CannotHold(fault)
-    with _held_by_systemd(fault) as method:
+    with _held_by_systemd(fault, on_lost) as method:
         yield method
 
 
 @contextlib.contextmanager
-def _held_by_systemd(fault: str) -> Iterator[str]:
+def _held_by_systemd(fault: str, on_lost: OnLost) -> Iterator[str]:
     """The same by systemd, of what it grants; `fault` is what else was tried. Raises CannotHold."""
     with contextlib.ExitStack() as held:
         for what in _WHATS:
             try:
-                held.enter_context(_inhibited(what))
+                held.enter_context(_inhibited(what, on_lost))
             except CannotHold as error:
                 fault = f"{error}; {fault}"
             else:
@@ -80,25 +96,32 @@ def _held_by_systemd(fault: str) -> Iterator[str]:
     raise CannotHold(fault)
 
 
-@contextlib.contextmanager
-def _inhibited(what: str) -> Iterator[None]:
-    """Have `systemd-inhibit` hold on inside. It ends with our end of its input, also when this process is killed."""
+def _inhibited(what: str, on_lost: OnLost) -> AbstractContextManager[None]:
     words = ["systemd-inhibit", f"--what={what}", "--who=Baton", "--why=a model can be asked", "cat"]
+    return _held_by(words, on_lost)
+
+
+@contextlib.contextmanager
+def _held_by(words: Sequence[str], on_lost: OnLost) -> Iterator[None]:
+    """Have a program hold on inside. It ends with our end of its input, also when this process is killed."""
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
-        raise CannotHold(f"systemd-inhibit cannot be run: {error.strerror or error}") from error
+        raise CannotHold(f"{words[0]} cannot be run: {error.strerror or error}") from error
     with process:
         assert process.stdin and process.stdout and process.stderr
         try:
-            # `cat` is started when systemd has granted it, and says the line again.
+            # `cat` is started when the system has granted it, and says the line again.
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(b"held\n")
                 process.stdin.flush()
             if not process.stdout.readline():
                 complaint = process.stderr.read().decode("utf-8", "replace").strip()
-                raise CannotHold(f"systemd-inhibit: {complaint or 'it ended at once'}")
+                raise CannotHold(f"{words[0]}: {complaint or 'it ended at once'}")
+            threading.Thread(
+                target=_tell_of_its_end, args=(process, on_lost), name="held", daemon=True
+            ).start()
             yield
         finally:
             with contextlib.suppress(BrokenPipeError):
@@ -109,6 +132,11 @@ def _inhibited(what: str) -> Iterator[None]:
                 process.kill()
 
 
+def _tell_of_its_end(process: subprocess.Popen[bytes], on_lost: OnLost) -> None:
+    process.wait()
+    on_lost()
+
+
 class Awake:
     """On one event loop; `serve` says what there is to stay awake for. `hold` is as `keep_running`."""
 
@@ -116,7 +144,7 @@ class Awake:
         self,
         *,
         on_change: Callable[[], None],
-        hold: Callable[[], AbstractContextManager[str]] = keep_running,
+        hold: Callable[[OnLost], AbstractContextManager[str]] = keep_running,
         ask_again_s: float = _ASK_AGAIN_S,
     ) -> None:
         self._on_change = on_change
@@ -181,7 +209,18 @@ class Awake:
     def _answered(self, holding: _Holding, method: str, fault: str) -> None:
         if holding is not self._holding:
             return
-        if fault:
+        if fault == _LOST:
+            held_s = time.time() - (self._since or 0.0)
+            log.warning(
+                "what kept this computer awake (%s) was ended by somebody: it is asked for again",
+                self._method,
+            )
+            self._holding = self._since = None
+            self._method = self._note = ""
+            self._again = asyncio.get_running_loop().call_later(
+                0.0 if held_s > _LASTED_S else self._ask_again_s, self._ask
+            )
+        elif fault:
             log.info("this computer cannot be kept awake: %s", fault.partition("! Tried")[0])
             self._holding = None
             self._note = _NOBODY_THERE if sys.platform == "linux" else _REFUSED
@@ -198,21 +237,26 @@ class _Holding(threading.Thread):
 
     def __init__(
         self,
-        hold: Callable[[], AbstractContextManager[str]],
+        hold: Callable[[OnLost], AbstractContextManager[str]],
         answered: Callable[[_Holding, str, str], None],
     ) -> None:
         super().__init__(name="awake", daemon=True)
         self._hold = hold
         self._answered = answered
-        self._may_go = threading.Event()
+        self._may_go = False
+        self._is_over = threading.Event()
 
     def let_go(self) -> None:
-        self._may_go.set()
+        self._may_go = True
+        self._is_over.set()
 
     def run(self) -> None:
         try:
-            with self._hold() as method:
+            with self._hold(self._is_over.set) as method:
                 self._answered(self, method, "")
-                self._may_go.wait()
+                self._is_over.wait()
+                was_lost = not self._may_go
+            if was_lost:
+                self._answered(self, "", _LOST)
         except Exception as error:  # whatever a desktop's answer does to the library, the node goes on
             self._answered(self, "", str(error) or type(error).__name__)

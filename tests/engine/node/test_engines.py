@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ first = sys.stdin.readline()
 print(json.dumps({"loading": 0.5}), flush=True)
 if "slow" in model:
     sys.stdin.readline()
-print(json.dumps({"ready": True, "port": 7, "first": first.strip()}), flush=True)
+device = {"total_bytes": 8, "free_bytes": 3, "is_host": False} if "gpu" in model else None
+print(json.dumps({"ready": True, "port": 7, "first": first.strip(), "device": device}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"worker": "dial" in line, "note": line.strip()}), flush=True)
 """
@@ -48,6 +49,7 @@ class Computer:
     settings: dict[Setting, Any] = field(default_factory=lambda: {config.CTX: 64})
     engines: Engines = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.engines = Engines(
@@ -57,6 +59,7 @@ class Computer:
             environment={},
             log_folder=self.folder,
             on_change=self._count,
+            on_device=self.devices.append,
             clock=lambda: self.now_s,
         )
 
@@ -247,9 +250,19 @@ def test_room_is_made_for_what_is_no_engine_here(computer: Computer) -> None:
             await computer.engines.make_room(worker, beside_bytes=6 * GB)
         with pytest.raises(OutOfMemory, match="a smaller model"):
             await computer.engines.make_room(huge)
-        await computer.engines.make_room(replace(huge, device_bytes=12 * GB))
-        with pytest.raises(OutOfMemory, match="a smaller model"):
-            await computer.engines.make_room(replace(worker, device_bytes=5 * GB))
+
+    run(computer, work())
+
+
+def test_what_an_engine_says_of_its_device_is_passed_on(computer: Computer) -> None:
+    computer.sizes = {"a": 1, "gpu": 2}
+
+    async def work() -> None:
+        await use(computer, "a")
+        assert computer.devices == [] and computer.engines.held_bytes == GB
+        await use(computer, "gpu")
+        assert computer.devices == [{"total_bytes": 8, "free_bytes": 3, "is_host": False}]
+        assert computer.engines.held_bytes == 3 * GB
 
     run(computer, work())
 
@@ -300,6 +313,24 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
             with pytest.raises(ProcessFailed, match="this file is cut short: fetch it again"):
                 await use(computer, "broken")
             assert computer.loaded == []
+
+    run(computer, work())
+
+
+def test_one_that_failed_holds_nothing_that_is_to_go(computer: Computer) -> None:
+    computer.sizes.update({"broken": 1, "b": 1})
+
+    async def work() -> None:
+        engine = await computer.engines.load("broken")
+        assert await engine.process.until_settled(20.0)
+        await use(computer, "b")
+        await computer.engines.unload_failed("b")
+        assert computer.loaded == ["broken", "b"]
+        # asked for again, it is tried again
+        again = await computer.engines.load("broken")
+        assert again is not engine and await again.process.until_settled(20.0)
+        await computer.engines.unload_failed("broken")
+        assert computer.loaded == ["b"]
 
     run(computer, work())
 

@@ -76,7 +76,14 @@ def test_a_model_is_loaded_looked_into_and_unloaded(page: ModelsPage) -> None:
     assert all(words in told for words in ("30", "9 over 3", "8,192 tokens", "Q4_1", "cache, 4 slots"))
     QTest.keyClick(page.library.panel, Qt.Key.Key_Escape)
     assert not page.library.panel.isVisible()
+    # one that answers is asked about first
+    answering = [{**one, "active": 1} for one in page.context.state.part("engines")]
+    page.context.state._hear(("changed", {"engines": answering}))
     click(button(row, f"Unload {STARTER}"))
+    click(button(dialog(), "Keep it"))
+    assert row.model.state is State.LOADED
+    click(button(row, f"Unload {STARTER}"))
+    click(button(dialog(), "Unload it"))
     wait(lambda: row.model.state is State.IDLE)
 
 

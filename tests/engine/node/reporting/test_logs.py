@@ -136,8 +136,9 @@ def test_many_threads_may_write(log: RotatingLog, tmp_path: Path) -> None:
 
 def test_standard_error_is_emptied_only_where_it_is_that_file_and_large(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from engine.node.reporting.logs import trim_stderr; "
-        "trim_stderr(pathlib.Path(sys.argv[1]))"
+        "import logging, sys, pathlib; from engine.node.reporting.logs import TrimmedStderr; "
+        "log = TrimmedStderr(pathlib.Path('no such file'), pathlib.Path(sys.argv[1])); "
+        "log.handle(logging.makeLogRecord({'msg': 'line'}))"
     )
     for size, other, left in (
         (MAX_LOG_BYTES + 1, False, 0),
@@ -149,7 +150,23 @@ def test_standard_error_is_emptied_only_where_it_is_that_file_and_large(tmp_path
             path.write_bytes(b"x" * size)
         with mine.open("ab") as stderr:
             subprocess.run([sys.executable, "-c", code, str(named)], stderr=stderr, check=True)
-        assert {path.stat().st_size for path in (mine, named)} == {size if left is None else left}
+        told = len("line\n")
+        assert mine.stat().st_size == told + (size if left is None else left)
+        assert not other or named.stat().st_size == size
+
+
+def test_standard_error_stays_small_while_it_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    code = (
+        "import logging, sys, pathlib\nfrom engine.node.reporting import logs\nlogs.MAX_LOG_BYTES = 100\n"
+        "logging.getLogger().addHandler(logs.TrimmedStderr(pathlib.Path(sys.argv[1])))\n"
+        "for number in range(12): logging.warning('line %d ' + 20 * 'x', number)"
+    )
+    with path.open("wb") as stderr:  # as the installer opens it: what is written next goes where it was
+        subprocess.run([sys.executable, "-c", code, str(path)], stderr=stderr, check=True)
+    lines = path.read_text().splitlines()
+    assert lines[-1] == f"line 11 {20 * 'x'}" and 0 < len(lines) < 5
+    assert not any("\0" in line for line in lines)
 
 
 def test_the_end_of_a_log_has_whole_lines(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.system.awake import Awake, CannotHold, keep_running
+from engine.node.system import awake as awake_module
+from engine.node.system.awake import Awake, CannotHold, OnLost, keep_running
 
 
 class PretendedSystem:
@@ -31,7 +32,7 @@ class PretendedSystem:
         self.threads: list[int] = []
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[str]:
+    def hold(self, on_lost: OnLost) -> Iterator[str]:
         self.n_asked += 1
         self.blocked.wait(20)
         if self.fault:
@@ -47,7 +48,7 @@ class Watched:
     """An Awake, and waiting for what it says."""
 
     def __init__(
-        self, hold: Callable[[], contextlib.AbstractContextManager[str]], ask_again_s: float = 1e6
+        self, hold: Callable[[OnLost], contextlib.AbstractContextManager[str]], ask_again_s: float = 1e6
     ) -> None:
         self._changed = asyncio.Event()
         self.awake = Awake(on_change=self._changed.set, hold=hold, ask_again_s=ask_again_s)
@@ -109,7 +110,7 @@ def test_what_is_not_wanted_any_more_may_fail(system: PretendedSystem) -> None:
     first_may_fail = threading.Event()
 
     @contextlib.contextmanager
-    def hold() -> Iterator[str]:
+    def hold(on_lost: OnLost) -> Iterator[str]:
         system.n_asked += 1
         if system.n_asked == 1:
             first_may_fail.wait(20)
@@ -227,6 +228,36 @@ def test_without_a_desktop_systemd_holds_on_as_long_as_a_model_is_there(
         assert log.read_text() == f"--what={granted}\n"
         await watched.awake.close()
         assert log.read_text() == f"--what={granted}\nlet go\n"
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+@pytest.mark.parametrize("lasted", [True, False], ids=["after long", "soon"])
+def test_what_holds_on_and_is_ended_by_somebody_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasted: bool
+) -> None:
+    log = play_systemd(tmp_path, monkeypatch)
+    monkeypatch.setattr(awake_module, "_LASTED_S", -1.0 if lasted else 1e6)
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+
+    async def story() -> None:
+        watched = Watched(keep_running, ask_again_s=1e6 if lasted else 0.0)
+        watched.awake.serve(["qwen"])
+        await watched.until(lambda found: found["held"])
+        started[-1].kill()
+        await watched.until(lambda found: not found["held"])
+        await watched.until(lambda found: found["held"])
+        assert len(started) == 2 and started[-1].poll() is None
+        await watched.awake.close()
+        assert len(started) == 2 and log.read_text().count("--what=sleep:idle") == 2
 
     asyncio.run(story())
 
