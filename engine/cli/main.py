@@ -173,7 +173,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"baton {baton_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the program's version, and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         if command.hidden and name != chosen:
@@ -191,6 +191,14 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         )
         module.add_arguments(chosen_parser)
     return parser
+
+
+class _Version(argparse.Action):
+    """Finds the version out once it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"baton {baton_version()}")
+        parser.exit()
 
 
 def _fail(sentence: str, status: int) -> int:

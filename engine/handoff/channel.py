@@ -27,6 +27,9 @@ _LENGTH = struct.Struct("<I")
 ALIVE_EVERY_S = 1.0
 SILENCE_S = 5.0
 
+# Until its first word a courier is still being loaded, from a cold disk or beside programs that want every core.
+START_S = 60.0
+
 _SILENCE_SLICE_S = 0.5
 
 # Windows has no such flag; there everything goes by way of the writer's thread.

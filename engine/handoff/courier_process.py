@@ -121,7 +121,8 @@ class CourierProcess:
         heard = False
         try:
             while not self._disturbed.is_set():
-                message = channel.receive(ch.FROM_COURIER, silence_s=ch.SILENCE_S)
+                silence_s = ch.SILENCE_S if heard else ch.START_S
+                message = channel.receive(ch.FROM_COURIER, silence_s=silence_s)
                 if message is None:
                     break
                 heard = True

@@ -174,11 +174,11 @@ def test_a_codec_changes_the_answer_only_where_it_may(
             return
         assert done.wire_bytes < 0.75 * done.payload_bytes
         spec = sides.pool.spec
-        alone = new_pool(model, n_ctx=spec.n_ctx, kv_type=spec.kv_type)[0].sequence(0)
-        prefill(model, alone, prompt, chunk=CHUNK)
+        alone = new_pool(mixed_model, n_ctx=spec.n_ctx, kv_type=spec.kv_type)[0].sequence(0)
+        prefill(mixed_model, alone, prompt, chunk=CHUNK)
         remote = sides.pool.sequence(request)
         assert remote.tokens == alone.tokens
-        found, expected = (append(model, side, prompt[-1:], decode=True) for side in (remote, alone))
+        found, expected = (append(mixed_model, side, prompt[-1:], decode=True) for side in (remote, alone))
         assert not torch.equal(found, expected)
         assert (found - expected).abs().max() < 0.05 * expected.std()
-        assert len(greedy(model, remote, int(found.argmax()), 6)) == 6
+        assert len(greedy(mixed_model, remote, int(found.argmax()), 6)) == 6
