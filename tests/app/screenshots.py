@@ -47,14 +47,12 @@ _STILL_WITHIN = 80
 
 # For the README: small enough to be kept among the sources.
 CHOSEN = (
-    "chat-handoff-1280x800-light",
-    "chat-conversation-1280x800-dark",
     "cluster-idle-1280x800-light",
-    "telemetry-tail-1280x800-light",
     "telemetry-handoff-1280x800-dark",
-    "models-library-1280x800-light",
+    "chat-conversation-1280x800-light",
+    "chat-handoff-1280x800-dark",
+    "models-library-1280x800-dark",
     "wizard-4-pair-show-1280x800-light",
-    "server-busy-1280x800-dark",
 )
 
 
