@@ -22,7 +22,7 @@ help:
 	@echo "make demo    two engines on this computer answer one question"
 	@echo "make test    format, lint, import rules, types and tests"
 	@echo "make soak    the long tests: fuzzing, kills, endurance"
-	@echo "make screenshots  pictures of every page, into docs/screenshots"
+	@echo "make screenshots  pictures of every page, into build/screenshots; the README's, into docs/screenshots"
 	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
 	@echo "make bench   every benchmark, of MODEL ($(MODEL)), beside llama.cpp after make peer"
 	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
@@ -36,7 +36,8 @@ app: .venv/ready-app
 
 test: lint
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest -n 2 --dist worksteal
+	# in the order of the folders, which has short files at its end
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-dev
 	$(PY) -m ruff format --check .
@@ -49,8 +50,7 @@ soak: .venv/ready-dev
 	$(PY) -m pytest -m "soak or fault"
 
 screenshots: .venv/ready-dev
-	$(BATON) models get smollm2-135m
-	$(PY) -m tests.app.screenshots docs/screenshots
+	$(PY) -m tests.app.screenshots build/screenshots --chosen docs/screenshots
 
 models: .venv/ready
 	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \

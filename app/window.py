@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
@@ -22,7 +22,7 @@ from app.look.measures import LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
 from app.troubles import Remedy, Trouble, worst
-from app.widgets.basics import Button, Text, row
+from app.widgets.basics import Button, Text, row, with_keys
 from app.widgets.feedback import Action, Banner, Dot, Toast
 
 _NARROW = 1000
@@ -31,6 +31,9 @@ _NAV_NARROW = 58
 
 # Of a computer's name in the status chip.
 _NAME_CHARS = 20
+
+# Pages with a number key.
+_NUMBERED = 6
 
 # How pages are made; the first word is the page's name.
 PageMaker = Callable[[Context], Page]
@@ -193,7 +196,7 @@ class MainWindow(QMainWindow):
         if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
             return
-        self.banner(self._sentence(trouble), self._way_out(trouble), tone=trouble.tone)
+        self.banner(self._sentence(trouble), *self._ways_out(trouble), tone=trouble.tone)
 
     def _sentence(self, trouble: Trouble) -> str:
         detail = f": {trouble.detail}" if trouble.detail else ""
@@ -210,24 +213,31 @@ class MainWindow(QMainWindow):
                 )
         return trouble.detail
 
-    def _way_out(self, trouble: Trouble) -> Action:
+    def _ways_out(self, trouble: Trouble) -> tuple[Action, ...]:
+        context, model = self._context, {"model": trouble.subject}
         match trouble.remedy:
             case Remedy.LOAD_AGAIN:
-                body = {"model": trouble.subject}
-                return Action(
-                    text=self.tr("Load it again"),
-                    run=lambda: self._context.bridge.run(
-                        self._context.client.endpoint_post("/models/load", body), on_error=self._context.tell
+                return (
+                    Action(
+                        text=self.tr("Leave it unloaded"),
+                        run=lambda: context.bridge.run(
+                            context.client.post("/models/unload", model), on_error=context.tell
+                        ),
+                    ),
+                    Action(
+                        text=self.tr("Load it again"),
+                        run=lambda: context.bridge.run(
+                            context.client.endpoint_post("/models/load", model), on_error=context.tell
+                        ),
                     ),
                 )
             case Remedy.OPEN_SETUP:
-                return Action(text=self.tr("What to do"), run=lambda: self.go("setup"))
-        return Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster"))
+                return (Action(text=self.tr("What to do"), run=lambda: self.go("setup")),)
+        return (Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster")),)
 
     def _bind_keys(self) -> None:
-        for number, name in enumerate(self._pages, 1):
-            if number <= 6:
-                self._key(f"Ctrl+{number}", lambda name=name: self._go_by_key(name))  # type: ignore[misc]
+        for name, keys in _keys_of(self._pages).items():
+            self._key(keys, lambda name=name: self._go_by_key(name))  # type: ignore[misc]
         self._key("Ctrl+,", lambda: self._go_by_key("settings"))
         self._key(QKeySequence(QKeySequence.StandardKey.Quit), self.quit_asked.emit)
 
@@ -247,6 +257,11 @@ class MainWindow(QMainWindow):
         self.closed.emit()
 
 
+def _keys_of(pages: Iterable[str]) -> dict[str, str]:
+    """The shortcut of each of the first pages."""
+    return {name: f"Ctrl+{number}" for number, name in enumerate(pages, 1) if number <= _NUMBERED}
+
+
 class _Navigation(QFrame):
     """The pages' names; icons alone where the window is narrow."""
 
@@ -260,6 +275,7 @@ class _Navigation(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SMALL, MEDIUM, SMALL, MEDIUM)
         layout.setSpacing(2)
+        keys = _keys_of(pages)
         for name, page in pages.items():
             word, icon = _word(page), page[1]
             if name == "settings":
@@ -269,6 +285,7 @@ class _Navigation(QFrame):
             button.setAccessibleName(word)
             button.setCheckable(True)
             self._group.addButton(button)
+            button.setToolTip(with_keys(word, keys[name]) if name in keys else word)
             self._buttons[name] = button, word
             layout.addWidget(button)
         self._is_narrow: bool | None = None
@@ -286,7 +303,6 @@ class _Navigation(QFrame):
         for button, word in self._buttons.values():
             # the space keeps the word off its icon
             button.setText("" if narrow else f" {word}")
-            button.setToolTip(word if narrow else "")
 
 
 class _Status(Button):

@@ -7,6 +7,11 @@ class AppError(Exception):
     """Its text is for the user: what happened, and what to do."""
 
 
+def begun(words: str) -> str:
+    """What the node says, with a capital at its beginning; the name of a model or a file stays as it is there."""
+    return words[:1].upper() + words[1:] if words.split(" ", 1)[0].isalpha() else words
+
+
 class NodeGone(AppError):
     """No node answers: it ended, or none was started."""
 

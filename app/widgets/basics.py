@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QIcon, QKeyEvent
+from PySide6.QtGui import QIcon, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -224,6 +224,11 @@ def _filled(box: Box, parts: Iterable[Part], margin: int, spacing: int) -> Box:
         else:
             box.addWidget(part)
     return box
+
+
+def with_keys(words: str, keys: str) -> str:
+    """What a tooltip says of a control that has a shortcut, as this system writes it."""
+    return f"{words} ({QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)})"
 
 
 def is_enter(event: QKeyEvent) -> bool:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QPropertyAnimation, Qt, QTimer
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
-from PySide6.QtWidgets import QApplication, QDialog, QFrame, QGraphicsOpacityEffect, QHBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QFrame,
+    QGraphicsOpacityEffect,
+    QHBoxLayout,
+    QLayout,
+    QWidget,
+)
 
 from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, RADIUS_CARD, SMALL
@@ -276,8 +284,12 @@ class Dialog(QDialog):
     def fit(self) -> None:
         """What it says has changed."""
         if (layout := self.layout()) is not None:
+            # by itself it asks for the height that its texts had in a narrower window
+            layout.setSizeConstraint(QLayout.SizeConstraint.SetNoConstraint)
             layout.activate()
-            self.resize(self.width(), layout.totalHeightForWidth(self.width()))
+            height = layout.totalHeightForWidth(self.width())
+            self.setMinimumHeight(height)
+            self.resize(self.width(), height)
 
 
 class Question(Dialog):

@@ -304,8 +304,8 @@ class Node:
         )
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
-        self._device_memory = DeviceMemory(_host_memory)
         self.standby = Standby(environment)
+        self._device_memory = DeviceMemory(_host_memory)
         self.engines = Engines(
             find=self._find_model,
             memory=self._memory,

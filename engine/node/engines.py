@@ -208,13 +208,15 @@ class Engines:
         words: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         on_line: OnLine | None = None,
-        on_device: Callable[[dict[str, Any]], None] = lambda told: None,
         start_process: StartProcess | None = None,
+        on_device: Callable[[dict[str, Any]], None] = lambda told: None,
     ) -> None:
         """`find` gives a model of this computer, or raises ModelNotFound. `memory` is what models may have.
 
-        `on_device` hears what an engine that is ready says of its device. `settings` are those of an engine that is
-        started now; `words` are flags beside them. `on_line` hears what engines log. `start_process` is each engine's.
+        `on_device` hears what an engine that is ready says of its device.
+
+        `settings` are those of an engine that is started now; `words` are flags beside them. `on_line` hears what
+        engines log. `start_process` is each engine's.
         """
         self._find = find
         self._memory = memory
@@ -277,7 +279,9 @@ class Engines:
         raise engine.still_loading()
 
     async def load(self, model_id: str) -> LoadedEngine:
-        """Begin to load a model, and return at once. Raises as `use` does, but for what loading brings."""
+        """Begin to load a model, anew where that failed, and return at once. Raises as `use` does, but for what loading
+        brings."""
+        await self.unload_failed(model_id)
         if (engine := self._engines.get(model_id)) is not None:
             return engine  # and waits for no other one that is being put away
         async with self._loading:
@@ -330,6 +334,12 @@ class Engines:
         await engine.process.stop()
         self._on_change()
         return True
+
+    async def unload_failed(self, model_id: str) -> None:
+        """Forget an engine that is not started again, and that would keep its model from being removed."""
+        engine = self._engines.get(model_id)
+        if engine is not None and engine.process.state is State.FAILED:
+            await self.unload(model_id)
 
     async def close(self) -> None:
         await asyncio.gather(*(self.unload(model_id) for model_id in list(self._engines)))

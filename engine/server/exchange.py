@@ -229,7 +229,8 @@ class Exchange:
     def _note(self, news: _News | _Notice) -> None:
         """Take one piece of news into its choice; raises the error of a failed one."""
         if news is _Notice.CLOSING:
-            raise HostError("Baton is shutting down")
+            # why is not known here: to unload a model is to end its engine
+            raise HostError("the model was unloaded, or Baton was stopped, while it answered")
         if isinstance(news, _Notice):
             return
         choice = self._choices[news.index]

@@ -49,6 +49,25 @@ def node(tmp_path: Path, models: Path) -> Iterator[NodeProcess]:
         yield node
 
 
+@pytest.fixture(scope="session")
+def _lasting_node(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[NodeProcess]:
+    folder = tmp_path_factory.mktemp("lasting")
+    with NodeProcess(folder, "studio", "--port", "0", "--node-port", "0", models=models) as node:
+        yield node
+
+
+@pytest.fixture
+def lasting_node(_lasting_node: NodeProcess) -> NodeProcess:
+    """A node like `node`, but one for all tests that change nothing of what it keeps.
+
+    It runs, though a test before may have ended it; models may be loaded.
+    """
+    if _lasting_node.process is None or _lasting_node.process.poll() is not None:
+        _lasting_node.end()
+        _lasting_node.start()
+    return _lasting_node
+
+
 @pytest.fixture
 def app(node: NodeProcess, tmp_path: Path) -> Iterator[Opened]:
     """A window of that node, on its first page."""

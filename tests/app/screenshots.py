@@ -1,6 +1,6 @@
 """Takes a picture of every page, dialog and step, in both themes and two sizes: `make screenshots`.
 
-No node runs: what it would say is in `tests/app/staged_node.py`, at a time that stands still, so that a picture changes
+No node runs: `tests/app/staged_node.py` has what it would say, at a time that stands still, so that a picture changes
 only where the window does. Each file of `tests/app/scenes/` brings a window of its own into the states that are worth
 looking at, and takes them. The chosen few are made smaller as well, for the README.
 """
@@ -11,6 +11,8 @@ import argparse
 import importlib
 import os
 import pkgutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +34,7 @@ from tests.app.staged_node import StagedClient, staged_parts
 from tests.app.windows import Opened, wait
 
 SIZES = ((1280, 800), (900, 600))
+THEMES = (Theme.LIGHT, Theme.DARK)
 
 # Saturday, 14 March 2026, in the afternoon.
 NOW_S = 1_773_498_300.0
@@ -44,16 +47,13 @@ _STILL_WITHIN = 80
 
 # For the README: small enough to be kept among the sources.
 CHOSEN = (
-    "chat-handoff-1280x800-light",
-    "chat-conversation-1280x800-dark",
     "cluster-idle-1280x800-light",
-    "telemetry-tail-1280x800-light",
     "telemetry-handoff-1280x800-dark",
-    "models-library-1280x800-light",
+    "chat-conversation-1280x800-light",
+    "chat-handoff-1280x800-dark",
+    "models-library-1280x800-dark",
     "wizard-4-pair-show-1280x800-light",
-    "server-busy-1280x800-dark",
 )
-_CHOSEN_COLOURS = 256
 
 
 class StagedWindow(Opened):
@@ -86,27 +86,19 @@ class Stage:
 
     def __init__(self, look: Look, app: StagedWindow, folder: Path) -> None:
         self.look, self.app, self._folder = look, app, folder
-        self.taken: list[str] = []
 
     def shot(self, name: str, widget: QWidget | None = None, over: Sequence[QWidget] = ()) -> None:
-        """Take the window, or a dialog as it is, in both themes; the window in both sizes as well.
+        """Take the window in both sizes, or a dialog as it is.
 
         `over` are menus and the like that stand open over it.
         """
         shown = widget or self.app.window
-        sizes = [None] if isinstance(shown, QDialog) or over else list(SIZES)
-        other = Theme.DARK if self.look.theme is Theme.LIGHT else Theme.LIGHT
-        # A change of theme costs more than all else: each picture begins with the one that the last ended with.
-        for theme in (self.look.theme, other):
-            if theme is not self.look.theme:
-                self.look.set_theme(theme)
-            for size in sizes:
-                if size is not None:
-                    shown.resize(*size)
-                suffix = f"-{size[0]}x{size[1]}" if size else ""
-                picture = _still(shown, over)
-                assert picture.save(str(self._folder / f"{name}{suffix}-{theme.value}.png"))
-        self.taken.append(name)
+        for size in [None] if isinstance(shown, QDialog) or over else SIZES:
+            if size is not None:
+                shown.resize(*size)
+            suffix = f"-{size[0]}x{size[1]}" if size else ""
+            file = self._folder / f"{name}{suffix}-{self.look.theme.value}.png"
+            assert _still(shown, over).save(str(file))
 
 
 def _still(widget: QWidget, over: Sequence[QWidget]) -> QImage:
@@ -155,19 +147,31 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="take the scenes of one file alone")
     parser.add_argument("--chosen", type=Path, help="the folder for those that are shown in the README")
+    parser.add_argument("--theme", choices=[theme.value for theme in THEMES], help="take one theme alone")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    if args.theme is not None:
+        take(args.folder, Theme(args.theme), args.only)
+        return
+    # Each in a process of its own: a change of theme costs more than all else.
+    words = [sys.executable, "-m", "tests.app.screenshots", str(args.folder), "--only", args.only]
+    taking = [subprocess.Popen([*words, "--theme", theme.value]) for theme in THEMES]
+    if any([process.wait() for process in taking]):
+        sys.exit("not all pictures could be taken")
+    if args.chosen is not None:
+        keep_chosen(args.folder, args.chosen)
+
+
+def take(folder: Path, theme: Theme, only: str) -> None:
     still_clock()
     application = QApplication([])
     application.setCursorFlashTime(0)
     look = Look(application, family=_FONT if _FONT in QFontDatabase.families() else "")
-    look.set_theme(Theme.LIGHT)
+    look.set_theme(theme)
     for found in pkgutil.iter_modules(scenes.__path__):
-        if args.only in ("", found.name):
-            with stage(look, args.folder) as scene:
+        if only in ("", found.name):
+            with stage(look, folder) as scene:
                 importlib.import_module(f"tests.app.scenes.{found.name}").play(scene)
-    if args.chosen is not None:
-        keep_chosen(args.folder, args.chosen)
 
 
 def keep_chosen(taken: Path, folder: Path) -> None:

@@ -30,6 +30,11 @@ class Quits:
 
 
 @pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
+
+
+@pytest.fixture
 def host(node: NodeProcess, tmp_path: Path) -> Host:
     return Host(
         find=lambda: address_of(node),
@@ -135,6 +140,13 @@ def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> N
     wait(lambda: calls)
     first.close()
     assert not SingleInstance(str(tmp_path)).is_second
+
+
+def test_a_minimised_window_comes_back_when_it_is_called(started: App) -> None:
+    started.window.showMinimized()
+    assert started.window.isMinimized()
+    started.come_forward()
+    assert started.window.isVisible() and not started.window.isMinimized()
 
 
 def test_of_two_started_at_once_one_is_the_second(

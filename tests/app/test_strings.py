@@ -50,7 +50,7 @@ NO_WORDS = {
     "pages/settings/rows.py": {"no number", "too small"},
     "pages/settings/words.py": {"Settings"},
     "state.py": {"Baton's node"},
-    "window.py": {"Baton", "engine failed", "engine restarting", "peer away"},
+    "window.py": {"Baton", "engine failed", "engine restarting", "peer away", "permission denied"},
 }
 
 

@@ -15,13 +15,20 @@ from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
 from app.window import MainWindow
-from tests.app.two_computers import two_computers
+from tests.app.two_computers import pretend, settings, two_computers
 from tests.app.windows import Opened, button, click, texts, wait
+from tests.engine.node.nodes import NodeProcess
+
+
+@pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
 
 
 def test_pages_are_reached_by_name_and_by_key(app: Opened) -> None:
     click(button(app.window, "Models"))
     assert app.window.page_shown == "models"
+    assert "Ctrl+2" in button(app.window, "Cluster").toolTip()
     QTest.keyClick(app.window, Qt.Key.Key_2, Qt.KeyboardModifier.ControlModifier)
     assert app.window.page_shown == "cluster"
 
@@ -59,6 +66,20 @@ def test_why_a_node_does_not_start_is_said_at_once(app: Opened, monkeypatch: pyt
     wait(lambda: "did not start: the folder /x cannot be written; check it." in texts(app.window))
 
 
+def test_a_model_that_cannot_be_loaded_can_be_left_so(app: Opened) -> None:
+    failed = {"model": "m", "state": "failed", "active": 0, "last_exits": [{"reason": "the file is gone"}]}
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    async def post(path: str, body: dict[str, str]) -> None:
+        asked.append((path, body))
+
+    app.client.post = post  # type: ignore[method-assign]
+    app.state._hear(("changed", {"engines": [failed]}))
+    assert "m could not be kept loaded: the file is gone." in texts(app.window)
+    click(button(app.window, "Leave it unloaded"))
+    wait(lambda: asked == [("/models/unload", {"model": "m"})])
+
+
 def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> None:
     running = [{"model": "m", "state": "ready", "active": 0}]
     peers = [{"node_id": "b", "name": "spark", "connected": True}]
@@ -89,6 +110,7 @@ def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplica
     windows = Windows()
     qapp.installEventFilter(windows)
     with two_computers(tmp_path) as context:
+        pretend(context, settings=settings())
         window = MainWindow(context, PAGES)
         window.show()
         for name in PAGES:
@@ -105,4 +127,4 @@ def test_the_status_fits_a_small_window(app: Opened) -> None:
     app.window.resize(760, 560)
     assert button(app.window, "Models").text() == ""
     app.window.resize(1280, 800)
-    assert button(app.window, "Models").text() == "Models"
+    assert button(app.window, "Models").text().strip() == "Models"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import (
@@ -65,6 +65,7 @@ class Composer(QFrame):
     files_given = Signal(list)
     text_given = Signal(str)
     file_removed = Signal(str)
+    file_inlined = Signal(str)
     settings_toggled = Signal(bool)
     model_chosen = Signal(str)
     more_models_wanted = Signal()
@@ -110,7 +111,7 @@ class Composer(QFrame):
         )
         self.setLayout(column(self._files, self.text, foot, margin=SMALL, spacing=SMALL))
         self.layout().setContentsMargins(MEDIUM, MEDIUM, SMALL, SMALL)  # type: ignore[union-attr]
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Maximum)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
         self._show_button()
 
     @property
@@ -127,12 +128,16 @@ class Composer(QFrame):
             self.text.grow()
         self._show_button()
 
-    def show_files(self, files: Sequence[File], n_reading: int = 0) -> None:
-        """Those that are attached, and how many are still being read."""
+    def show_files(self, files: Sequence[File], n_reading: int = 0, can_inline: Collection[str] = ()) -> None:
+        """Those that are attached, and how many are still being read.
+
+        `can_inline` are the ids of those that can be put in the message instead.
+        """
         chips: list[QWidget] = []
         for file in files:
-            chip = FileChip(file)
+            chip = FileChip(file, can_inline=file.id in can_inline)
             chip.removed.connect(self.file_removed)
+            chip.inlined.connect(self.file_inlined)
             chips.append(chip)
         if n_reading:
             chips.append(Text(self.tr("Reading…"), size="caption", tone="faint"))
@@ -259,11 +264,12 @@ class _MessageEdit(QPlainTextEdit):
 
 
 class FileChip(QFrame):
-    """An attached file: its name, its size in tokens, and a cross."""
+    """An attached file: its name, its size in tokens, and a cross; and what puts it in the message."""
 
     removed = Signal(str)
+    inlined = Signal(str)
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, *, can_inline: bool = False) -> None:
         super().__init__()
         self.setProperty("kind", "sunken")
         name = Text(shortened(file.name, _NAME_CHARS), size="caption")
@@ -276,9 +282,18 @@ class FileChip(QFrame):
             icon="close",
             name=self.tr("Remove {name}").format(name=file.name),
         )
-        cross.setProperty("scale", "small")
-        cross.setIconSize(QSize(14, 14))
-        self.setLayout(row(Icon("file", "text_soft", 16), name, size, cross, spacing=SMALL))
+        inline = Button(
+            "",
+            lambda: self.inlined.emit(file.id),
+            kind="icon",
+            icon="down",
+            name=self.tr("Put {name} in the message").format(name=file.name),
+        )
+        for button in (inline, cross):
+            button.setProperty("scale", "small")
+            button.setIconSize(QSize(14, 14))
+        buttons = row(*([inline] if can_inline else []), cross, spacing=2)
+        self.setLayout(row(Icon("file", "text_soft", 16), name, size, buttons, spacing=SMALL))
         self.layout().setContentsMargins(SMALL, 2, 2, 2)  # type: ignore[union-attr]
 
 

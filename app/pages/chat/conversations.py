@@ -41,7 +41,7 @@ from app.chats.model import MARK_BEGIN, MARK_END, Found, Listed
 from app.chats.titles import Group, Groups
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL, SMALL, TINY
-from app.widgets.basics import Button, Text, column, row
+from app.widgets.basics import Button, Text, column, row, with_keys
 from app.widgets.controls import Menu, SearchField
 
 WIDTH = 240
@@ -333,6 +333,8 @@ class ConversationPane(QFrame):
         self.search.left.connect(self._leave_search)
         self.search.went_down.connect(self._enter_list)
         new = Button("", self.new_wanted.emit, kind="icon", icon="plus", name=self.tr("New chat"))
+        new.setToolTip(with_keys(self.tr("New chat"), "Ctrl+N"))
+        self.search.setToolTip(with_keys(self.tr("Search conversations"), "Ctrl+K"))
         more = Button("", icon="more", kind="icon", name=self.tr("Import and export"))
         more.clicked.connect(lambda: self._show_more(more))
         self.view = _View(self.model)

@@ -67,6 +67,7 @@ class ChatPage(Page):
         self._presets: list[Preset] = all_presets(())
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
+        self._can_inline: set[str] = set()
         self.is_ready = False
         self._fault = ""
         self._searching: Job | None = None
@@ -135,6 +136,7 @@ class ChatPage(Page):
         composer.files_given.connect(self.attach)
         composer.text_given.connect(self.attach_text)
         composer.file_removed.connect(self._remove_file)
+        composer.file_inlined.connect(self._put_inline)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
         composer.more_models_wanted.connect(lambda: self.context.shell.go("models"))
@@ -338,7 +340,7 @@ class ChatPage(Page):
         self._composer.preset.show_presets(
             [preset.name for preset in self._presets], name, is_own=bool(conversation.system.strip())
         )
-        self._composer.show_files(conversation.draft_files, self._chat.n_reading)
+        self._composer.show_files(conversation.draft_files, self._chat.n_reading, self._can_inline)
         self._settings.show_system(conversation.system)
         self._settings.show_sampling(conversation.sampling)
         self._show_models()
@@ -556,17 +558,14 @@ class ChatPage(Page):
             return
         chat.change_draft_files([*files, file])
         self._count(chat, file)
+        if len(text) <= MAX_INLINE_CHARS:
+            self._can_inline.add(file.id)
         self._show_fields()
-        inline = Action(text=self.tr("Put it in the message"), run=lambda: self._put_inline(chat, file))
-        self.context.shell.toast(
-            self.tr("The text is attached: {n} characters.").format(n=f"{len(text):,}"),
-            inline if len(text) <= MAX_INLINE_CHARS else None,
-        )
 
-    def _put_inline(self, chat: OpenChat, file: File) -> None:
-        files = chat.conversation.draft_files
-        if chat is self._chat and any(one.id == file.id for one in files):
-            self._remove_file(file.id)
+    def _put_inline(self, file_id: str) -> None:
+        file = next((one for one in self._chat.conversation.draft_files if one.id == file_id), None)
+        if file is not None:
+            self._remove_file(file_id)
             self._composer.text.insertPlainText(file.text)
             self._composer.text.setFocus()
 

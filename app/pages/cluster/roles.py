@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QGridLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QSizePolicy, QWidget
 
 from app.chats.titles import shortened
 from app.look.measures import HUGE, MEDIUM, SMALL
@@ -86,7 +86,9 @@ class RolesCard(Card):
             words = (
                 self.tr("{} alone").format(who[0]) if who[0] == who[1] else self.tr("{} → {}").format(*who)
             )
-            self._put(line, 0, ElidedText(f"✓ {words}" if is_it else words, strong=is_it))
+            who_text = ElidedText(f"✓ {words}" if is_it else words, strong=is_it)
+            who_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+            self._put(line, 0, who_text)
             if way["obstacle"]:
                 self._put(line, 1, Text(self.tr("does not fit"), tone="faint"))
                 continue

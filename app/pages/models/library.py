@@ -240,7 +240,7 @@ class LibraryView(QWidget):
             self._scrolled.ensureWidgetVisible(self._rows[keys[at]])
 
     def _sum_words(self, found: Sequence[ModelRow]) -> str:
-        own = [model for model in self._models if model.here and not model.program]
+        own = [model for model in self._models if model.here and not model.program and not model.is_link]
         words = self.tr("{0} of {1} models").format(len(found), len(self._models))
         if len(found) == len(self._models):
             words = self.tr("{} models").format(len(found)) if len(found) != 1 else self.tr("1 model")

@@ -230,6 +230,23 @@ class ModelsPage(Page):
         self._show_models()
 
     def unload(self, model: ModelRow) -> None:
+        """Asks first where answers would break off."""
+        engines = self.context.state.part("engines", [])
+        if not any(one["model"] == model.model_id and one.get("active") for one in engines):
+            self._unload(model)
+            return
+        question = Question(
+            self,
+            self.tr("Unload {}?").format(model.model_id),
+            self.tr("It is answering just now. Answers that are being written end where they are."),
+            yes=self.tr("Unload it"),
+            no=self.tr("Keep it"),
+            dangerous=True,
+        )
+        question.accepted.connect(lambda: self._unload(model))
+        question.open()
+
+    def _unload(self, model: ModelRow) -> None:
         self.context.bridge.run(
             self.context.client.post("/models/unload", {"model": model.model_id}), on_error=self.context.tell
         )

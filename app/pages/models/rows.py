@@ -129,18 +129,19 @@ def rows_of(
 
 def _add_theirs(rows: dict[str, ModelRow], told: Mapping[str, Any], *, is_coming: bool) -> None:
     digest = told["digest"] or ""
-    for row in rows.values():
-        if row.there:
-            continue
-        is_same = row.digest == digest if row.digest and digest else row.model_id == told["id"]
-        if row.here and is_same:
-            rows[row.model_id] = replace(row, there=True)
-            return
+    same = [row for row in rows.values() if row.here and _is_same(row, told["id"], digest)]
+    rows.update({row.model_id: replace(row, there=True) for row in same})
+    if same:
+        return
     key = told["id"]
     while key in rows:
         key += " "  # another model of the same name
     state = State.COMING if is_coming else State.IDLE
     rows[key] = replace(_row(told, here=False), state=state)
+
+
+def _is_same(row: ModelRow, model_id: str, digest: str) -> bool:
+    return row.digest == digest if row.digest and digest else row.model_id == model_id
 
 
 def _row(told: Mapping[str, Any], *, here: bool) -> ModelRow:

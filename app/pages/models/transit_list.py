@@ -119,6 +119,10 @@ class _TransitRow(QWidget):
         if not transit.total_bytes:
             asking = self.tr("Reading it…") if transit.kind is Kind.IMPORT else self.tr("Asking where it is…")
             return transit.note or asking
+        if transit.kind in (Kind.COPY_IN, Kind.COPY_OUT) and not transit.done_bytes:
+            return self.tr("{}. It is read through first, half a second a GB.").format(
+                size_text(transit.total_bytes)
+            )
         self._pace.hear(transit.done_bytes, time.monotonic())
         words = [self.tr("{0} of {1}").format(size_text(transit.done_bytes), size_text(transit.total_bytes))]
         if transit.done_bytes >= transit.total_bytes:

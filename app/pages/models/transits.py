@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.node.faults import begun
+
 # Of a file's name: which part of a split model it is, and what kind of file.
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
 
@@ -130,6 +132,5 @@ def _copy(told: Mapping[str, Any]) -> Transit:
 
 def sentence(words: str) -> str:
     """What the node says of a fault, as a sentence; a name at its beginning stays as it is."""
-    first = words.split(" ", 1)[0]
-    began = words[:1].upper() + words[1:] if first.isalpha() else words
+    began = begun(words)
     return began if not began or began.endswith((".", "…", "!", "?")) else f"{began}."

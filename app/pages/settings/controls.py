@@ -180,7 +180,7 @@ class _List(QComboBox):
         self.setItemDelegate(QStyledItemDelegate(self))
 
     def showPopup(self) -> None:
-        surface = self.view().parentWidget()
+        surface = self.view().window()
         surface.setWindowFlag(Qt.WindowType.FramelessWindowHint)
         surface.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
         surface.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QWidget
 
 from app.bridge import Job
@@ -129,8 +130,7 @@ class SettingRow(Row):
         self._source.setVisible(bool(declared.fixed_by))
         self._source.setText(
             self.tr(
-                "{} was given when Baton's node was started, and goes before what is set here. Start it without to "
-                "change it in this window."
+                "{} was given when Baton's node was started, and goes first. Start it without to change this here."
             ).format(declared.fixed_by)
         )
         waits = {"reload": self.tr("after a reload"), "restart": self.tr("after a restart")}
@@ -158,6 +158,21 @@ class SettingRow(Row):
             self._n_ctx_train = need.n_ctx_train
             if isinstance(self.control, SliderControl):
                 self._show_stops()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Escape takes back what was typed and is not kept."""
+        if event.key() == Qt.Key.Key_Escape and self._unsaved:
+            self._take_back()
+        else:
+            super().keyPressEvent(event)
+
+    def _take_back(self) -> None:
+        self._save.stop()
+        if self._job is not None:
+            self._job.cancel()
+        self._unsaved = self._is_wrong = False
+        self._say_error("")
+        self.show_setting(self.declared, self._snapshot)
 
     def flush(self) -> None:
         """Keep now what would be kept in a moment."""

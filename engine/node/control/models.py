@@ -280,8 +280,9 @@ async def _unload(request: Request) -> Response:
 
 
 async def _remove(request: Request) -> Response:
-    model = request.path_params["model"]
-    await request.app.state.node.shelf.remove(model)
+    node, model = request.app.state.node, request.path_params["model"]
+    await node.engines.unload_failed(model)
+    await node.shelf.remove(model)
     return JSONResponse({"removed": model})
 
 

@@ -15,7 +15,7 @@ from app.pages.models.bring import BringDialog
 from app.pages.models.library import _OrderButton
 from app.pages.models.page import ModelsPage, View
 from tests.app.screenshots import Stage
-from tests.app.staged_node import MODEL, library
+from tests.app.staged_node import MODEL, library, look_into
 from tests.app.two_computers import engine
 from tests.app.windows import texts, wait
 
@@ -84,7 +84,16 @@ def _play_library(stage: Stage, page: ModelsPage, told: dict[str, Any]) -> None:
     page._drop.show()
     stage.shot("models-drop")
     page._drop.hide()
+    unknown = "the architecture 'mamba2' is not known to Baton (known: gemma3, llama, qwen2, qwen3)"
+    told_of = {
+        **look_into("mamba2-2.7b-Q8_0"),
+        "problem": unknown,
+        "architecture": "mamba2",
+        "measures": None,
+    }
+    stage.app.staged.answers["GET", "/models/mamba2-2.7b-Q8_0"] = told_of
     page.library.choose(("mamba2-2.7b-Q8_0", True))
+    wait(lambda: "Baton cannot run it" in texts(page.library.panel))
     stage.shot("models-inspect-problem")
     page.library.choose(None)
 

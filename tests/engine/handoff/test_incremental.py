@@ -211,12 +211,19 @@ class Ends:
         return random_tokens(n_tokens, self.model.spec.n_vocab, seed=self._n_asked)
 
 
-@pytest.fixture(params=["qwen3", "gemma3"])
-def ends(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+@pytest.fixture(scope="module", params=["qwen3", "gemma3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = write_tiny(
+        request.param, tmp_path_factory.mktemp("incremental") / "tiny.gguf", 7, quant=Quant.Q4_K_M
+    )
+    return load_model(path, device="cpu", weights=WeightsMode.PACKED)
+
+
+@pytest.fixture
+def ends(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     # They are sent beside what is lacking, when the link is idle.
     monkeypatch.setattr(Checkpoints, "is_due", lambda self, chunk: False)
-    path = write_tiny(request.param, tmp_path / "tiny.gguf", 7, quant=Quant.Q4_K_M)
-    both = Ends(load_model(path, device="cpu", weights=WeightsMode.PACKED), tmp_path)
+    both = Ends(model, tmp_path)
     both.start_worker()
     both.start_client()
     try:

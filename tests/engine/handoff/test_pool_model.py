@@ -106,13 +106,24 @@ def joined(tmp_path: Path, model: Model, codec: CodecPolicy = CodecPolicy.AUTO) 
             block.close_descriptor()
 
 
-@pytest.fixture(params=["qwen3-packed", "qwen3-bf16", "gemma3-packed", "llama-auto"])
-def sides(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sides]:
+@pytest.fixture(scope="module", params=["qwen3-packed", "qwen3-bf16", "gemma3-packed", "llama-auto"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     name, weights = request.param.split("-")
     quant = Quant.Q4_K_M if weights == "packed" else Quant.MIXED_32
-    path = write_tiny(name, tmp_path / "tiny.gguf", 7, quant=quant)
-    with joined(tmp_path, load_model(path, device="cpu", weights=WeightsMode(weights))) as both:
+    path = write_tiny(name, tmp_path_factory.mktemp("pool") / "tiny.gguf", 7, quant=quant)
+    return load_model(path, device="cpu", weights=WeightsMode(weights))
+
+
+@pytest.fixture
+def sides(model: Model, tmp_path: Path) -> Iterator[Sides]:
+    with joined(tmp_path, model) as both:
         yield both
+
+
+@pytest.fixture(scope="module", params=["qwen3", "gemma3"])
+def mixed_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = write_tiny(request.param, tmp_path_factory.mktemp("codec") / "tiny.gguf", 7, quant=Quant.MIXED_32)
+    return load_model(path, device="cpu", weights=WeightsMode.AUTO)
 
 
 def prompts_of(model: Model, n_prompts: int) -> dict[int, list[int]]:
@@ -150,12 +161,11 @@ def test_one_fails_and_one_is_cancelled_while_the_others_go_on(sides: Sides) -> 
 
 
 @pytest.mark.parametrize("codec", [CodecPolicy.RAW, CodecPolicy.LOSSLESS, CodecPolicy.INT8])
-@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_a_codec_changes_the_answer_only_where_it_may(tmp_path: Path, name: str, codec: CodecPolicy) -> None:
-    path = write_tiny(name, tmp_path / "tiny.gguf", 7, quant=Quant.MIXED_32)
-    model = load_model(path, device="cpu", weights=WeightsMode.AUTO)
-    with joined(tmp_path, model, codec) as sides:
-        ((request, prompt),) = prompts_of(model, 1).items()
+def test_a_codec_changes_the_answer_only_where_it_may(
+    tmp_path: Path, mixed_model: Model, codec: CodecPolicy
+) -> None:
+    with joined(tmp_path, mixed_model, codec) as sides:
+        ((request, prompt),) = prompts_of(mixed_model, 1).items()
         sides.ask(request, prompt)
         done = sides.end(request, prompt)
         assert isinstance(done, Finished)

@@ -317,6 +317,24 @@ def test_one_that_cannot_be_loaded_says_why_and_may_be_tried_again(computer: Com
     run(computer, work())
 
 
+def test_one_that_failed_holds_nothing_that_is_to_go(computer: Computer) -> None:
+    computer.sizes.update({"broken": 1, "b": 1})
+
+    async def work() -> None:
+        engine = await computer.engines.load("broken")
+        assert await engine.process.until_settled(20.0)
+        await use(computer, "b")
+        await computer.engines.unload_failed("b")
+        assert computer.loaded == ["broken", "b"]
+        # asked for again, it is tried again
+        again = await computer.engines.load("broken")
+        assert again is not engine and await again.process.until_settled(20.0)
+        await computer.engines.unload_failed("broken")
+        assert computer.loaded == ["b"]
+
+    run(computer, work())
+
+
 def test_one_that_is_to_be_loaded_anew_answers_as_before_until_it_is_idle(computer: Computer) -> None:
     computer.sizes = {"a": 2}
 

@@ -219,7 +219,7 @@ def test_stopping_ends_open_streams_at_once():
             last = list(chunks)[-1]
         thread.join(TIMEOUT_S)
         assert time.monotonic() - began < 2
-        assert last["error"]["message"] == "Baton is shutting down"
+        assert last["error"]["message"] == "the model was unloaded, or Baton was stopped, while it answered"
 
 
 SERVE = """

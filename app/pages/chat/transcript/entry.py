@@ -12,6 +12,7 @@ from PySide6.QtGui import QFontMetricsF
 
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, LARGE, MEDIUM, SMALL
+from app.node.faults import begun
 from app.pages.chat.transcript.blocks import Span
 from app.pages.chat.transcript.boxes import Style, Unit
 from app.pages.chat.transcript.flow import Flow
@@ -289,8 +290,9 @@ class Entry:
         if shown.note:
             if self.note is None:
                 colour = look.colour("text_faint" if len(shown.note.split()) == 1 else "warning")
-                note = shown.note[:1].upper() + shown.note[1:]
-                self.note = Unit([Span(text=note)], look.font(), self._width, colour=colour, line_height=22)
+                self.note = Unit(
+                    [Span(text=begun(shown.note))], look.font(), self._width, colour=colour, line_height=22
+                )
             plan.note = y + MEDIUM
             y = plan.note + self.note.height
         if shown.stats is not None and (line := stats_line(shown.stats)):

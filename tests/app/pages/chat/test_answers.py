@@ -17,6 +17,11 @@ from tests.app.windows import Opened, button, click, opened, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
 
+@pytest.fixture
+def node(lasting_node: NodeProcess) -> NodeProcess:
+    return lasting_node
+
+
 def ask(page: ChatPage, text: str) -> None:
     page.composer.text.setFocus()
     QTest.keyClicks(page.composer.text, text)

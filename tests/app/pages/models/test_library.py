@@ -66,6 +66,11 @@ def test_what_matters_most_is_said_instead(qtbot: Any) -> None:
     assert not [each for each in broken.tab_stops if each.isVisible() and each.accessibleName() == "Load a"]
 
 
+def test_what_is_only_linked_takes_nothing_of_batons_own(view: LibraryView) -> None:
+    show(view, model("a"), model("b", is_link=True))
+    assert "Baton's own take 1.1 GB" in texts(view)
+
+
 def test_what_can_be_done_depends_on_whose_it_is(qtbot: Any) -> None:
     def menu(shown: ModelRow) -> dict[str, bool]:
         return {

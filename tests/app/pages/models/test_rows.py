@@ -61,6 +61,13 @@ def test_the_same_content_is_one_row_whatever_it_is_called() -> None:
     assert places([model("a", "1")], [model("b", "1")]) == {"a": (True, True)}
 
 
+def test_a_content_that_is_here_twice_is_on_both_computers_twice() -> None:
+    assert places([model("a", "1"), model("b", "1")], [model("a", "1")]) == {
+        "a": (True, True),
+        "b": (True, True),
+    }
+
+
 def test_the_same_name_of_other_content_is_another() -> None:
     rows = rows_of(library([model("a", "1")], [model("a", "2")]), (), "p")
     assert [(row.model_id, row.here, row.there) for row in rows] == [("a", True, False), ("a", False, True)]

@@ -94,12 +94,14 @@ def test_what_is_refused_stays_where_it_was_typed_with_the_reason(app: Opened, p
     type_into(field(page, "host"), "0.0.0.0")
     wait(lambda: "needs an api_key" in host.error)
     assert field(page, "host").text() == "0.0.0.0" and kept(app) == {"threads": 3}
+    QTest.keyClick(field(page, "host"), Qt.Key.Key_Escape)
+    assert field(page, "host").text() == "127.0.0.1" and not host.error
 
 
 def test_a_flag_goes_before_and_is_named(page: SettingsPage) -> None:
     row = page.rows["port"]
     assert not row.control.isEnabled()
-    assert "--port was given" in texts(row)
+    assert "--port was given" in texts(row) and "Start it without" in texts(row)
 
 
 def test_context_says_what_it_takes_and_waits_for_a_reload(app: Opened, page: SettingsPage) -> None:
