@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QSocketNotifier
+from PySide6.QtCore import QSocketNotifier, Qt
 from PySide6.QtWidgets import QApplication
 
 from app.bridge import Bridge
@@ -90,6 +90,7 @@ class App:
         self.state.begin()
 
     def come_forward(self) -> None:
+        self.window.setWindowState(self.window.windowState() & ~Qt.WindowState.WindowMinimized)
         self.window.show()
         self.window.raise_()
         self.window.activateWindow()

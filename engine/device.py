@@ -83,11 +83,13 @@ def choose_device(name: str = "auto") -> Device:
         name = "cuda" if has_cuda else "mps" if has_mps else "cpu"
     if name == "cuda" and not has_cuda:
         raise InvalidRequest(
-            "this computer has no CUDA device that torch can use: try --device cpu", param="device"
+            "this computer has no CUDA device that torch can use: have it compute on the processor (--device cpu)",
+            param="device",
         )
     if name == "mps" and not has_mps:
         raise InvalidRequest(
-            "this computer has no Metal device that torch can use: try --device cpu", param="device"
+            "this computer has no Metal device that torch can use: have it compute on the processor (--device cpu)",
+            param="device",
         )
     return device_of(name)
 

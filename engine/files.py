@@ -47,6 +47,21 @@ def file_fault(path: Path, *, wanted: str) -> str:
     return ""
 
 
+def folder_fault(path: Path) -> str:
+    """Why nobody can know what is in the folder `path`; nothing where that can be known, or where it is still to be."""
+    try:
+        with os.scandir(path):
+            return ""
+    except FileNotFoundError:
+        return ""
+    except NotADirectoryError:
+        return "this is a file, and a folder is needed"
+    except PermissionError:
+        return "it may not be read: check its permissions"
+    except OSError as error:
+        return f"it cannot be looked into ({error.strerror or error})"
+
+
 def file_error(what: str, error: OSError) -> HostError:
     """What to raise where a file of Baton's own, which is `what`, cannot be read or written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QRect, QSize
+from PySide6.QtCore import QEvent, QRect, QSize
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
@@ -30,6 +30,7 @@ class Flow(QWidget):
         for part in self._parts:
             part.setParent(self)
             part.show()
+            part.ensurePolished()
         self._place()
         self.updateGeometry()
 
@@ -47,6 +48,13 @@ class Flow(QWidget):
 
     def heightForWidth(self, width: int) -> int:
         return max((place.bottom() + 1 for place in self._places(width)), default=0)
+
+    def event(self, event: QEvent) -> bool:
+        # a part has become larger or smaller
+        if event.type() is QEvent.Type.LayoutRequest:
+            self._place()
+            self.updateGeometry()
+        return super().event(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -15,7 +15,7 @@ import msgspec
 from engine.cli.lifetime import watch_stdin
 from engine.cli.progress import ProgressBar, ProgressLines
 from engine.errors import BatonError, HostError, ModelNotFound, UserError
-from engine.files import user_path
+from engine.files import folder_fault, user_path
 from engine.node.client import NodeClient
 from engine.node.models.catalogue import (
     CatalogueModel,
@@ -37,7 +37,7 @@ from engine.node.models.unfinished import (
 from engine.node.presence import NoNode
 from engine.node.progress import Progress
 from engine.node.running import list_running
-from engine.paths import cache_dir
+from engine.paths import cache_dir, models_dir
 
 EXAMPLE = """\
   baton models list
@@ -137,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> None:
     peers = _peers()
     rows = _rows(peers)
+    if fault := folder_fault(models_dir()):
+        print(f"no models are found in {models_dir()}: {fault}", file=sys.stderr)
     if args.json:
         print(json.dumps(rows, indent=2))
         return

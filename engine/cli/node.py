@@ -144,7 +144,7 @@ def _stop(args: argparse.Namespace) -> int:
     from engine.node.presence import Place
 
     place = Place()
-    NodeClient.find().post("/stop")
+    NodeClient.find().stop()
     has_ended = place.wait_until_free(_STOPS_WITHIN_S)
     if args.json:
         tell(json.dumps({"stopped": has_ended}), sys.stdout)

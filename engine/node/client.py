@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.errors import HostError
-from engine.node.endpoint import Endpoint, NoAnswer, NoEndpoint
+from engine.node.endpoint import READ_TIMEOUT_S, Endpoint, NoAnswer, NoEndpoint
 from engine.node.presence import NoNode, find_node
 
 # Most of what is asked is known already; what takes long is posted.
@@ -31,9 +31,15 @@ class NodeClient:
         with self._asking:
             return self._control.get(path, timeout_s=timeout_s)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def post(
+        self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = READ_TIMEOUT_S
+    ) -> dict[str, Any]:
         with self._asking:
-            return self._control.ask(path, body or {})
+            return self._control.ask(path, body or {}, timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """Have it end, which it says at once and then takes a while to do."""
+        self.post("/stop", timeout_s=_TIMEOUT_S)
 
     def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         with self._asking:

@@ -21,6 +21,7 @@ from engine import config
 from engine.cache.spec import kv_type_of
 from engine.config import is_loopback
 from engine.errors import BatonError, UnsupportedModel, UserError
+from engine.files import folder_fault
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
 from engine.node.agreeing.agreement import Agreement
@@ -63,7 +64,7 @@ from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
-from engine.node.notes import notes_of
+from engine.node.notes import no_models_as, notes_of
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks, split_node_address
@@ -696,7 +697,10 @@ class Node:
             "logs": str(log_dir()),
             "pid": os.getpid(),
             "notes": notes_of(
-                (self.peers.fault, self._key_note, *self.settings.faults(), self._preload_fault),
+                (
+                    *(self.peers.fault, self._key_note, *self.settings.faults(), self._preload_fault),
+                    no_models_as(folder_fault(self.shelf.folder.path), self.shelf.folder.path),
+                ),
                 twins=self.discovery.twins(),
                 permission=self.permission.snapshot(),
                 awake=self.awake.snapshot(),

@@ -102,9 +102,16 @@ class Endpoint:
             raise self.stranger()
         return found
 
-    def ask(self, path: str, body: dict[str, Any] | None, *, method: str = "POST") -> dict[str, Any]:
+    def ask(
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        *,
+        method: str = "POST",
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> dict[str, Any]:
         """Post `body`; the whole answer. Raises as `get` does."""
-        with _Exchange(self, method, path, body, READ_TIMEOUT_S) as response:
+        with _Exchange(self, method, path, body, timeout_s) as response:
             found = _decode(_rest(response))
         if not isinstance(found, dict):
             raise self.stranger()

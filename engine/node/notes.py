@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from engine.link.permission import State as PermissionState
@@ -15,6 +16,13 @@ def notes_of(
     """`said` are sentences of parts, of which some may be empty; the rest is made from snapshots."""
     found = (*said, *map(_of_twin, twins), *_of_permission(permission), _of_awake(awake))
     return [note for note in found if note]
+
+
+def no_models_as(fault: str, folder: Path) -> str:
+    """Why none of the models in their folder is found, where there is a reason."""
+    if not fault:
+        return ""
+    return f"no models are found in {folder}: {fault}; another folder is set by `baton config set models`"
 
 
 def _of_twin(twin: Found) -> str:

@@ -2,7 +2,7 @@
 
 No node runs: `tests/app/staged_node.py` has what it would say, at a time that stands still, so that a picture changes
 only where the window does. Each file of `tests/app/scenes/` brings a window of its own into the states that are worth
-looking at, and takes them. The chosen few are made smaller as well, for the README.
+looking at, and takes them. The chosen few are for the README.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ["TZ"] = "UTC"
 
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint
 from PySide6.QtGui import QFontDatabase, QImage, QPainter
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
@@ -45,16 +45,14 @@ _FONT = "Inter"
 _LOOK_EVERY_MS = 15
 _STILL_WITHIN = 80
 
-# For the README: small enough to be kept among the sources.
+# Those that the README shows.
 CHOSEN = (
-    "chat-handoff-1280x800-light",
-    "chat-conversation-1280x800-dark",
     "cluster-idle-1280x800-light",
-    "telemetry-tail-1280x800-light",
     "telemetry-handoff-1280x800-dark",
-    "models-library-1280x800-light",
+    "chat-conversation-1280x800-light",
+    "chat-handoff-1280x800-dark",
+    "models-library-1280x800-dark",
     "wizard-4-pair-show-1280x800-light",
-    "server-busy-1280x800-dark",
 )
 
 
@@ -177,13 +175,11 @@ def take(folder: Path, theme: Theme, only: str) -> None:
 
 
 def keep_chosen(taken: Path, folder: Path) -> None:
+    """Packed as tightly as can be: they are kept among the sources."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in CHOSEN:
-        picture = QImage(str(taken / f"{name}.png"))
-        # An index of colours in place of colours: a third of the size, and nothing to be seen of it.
-        flags = Qt.ImageConversionFlag.ThresholdDither | Qt.ImageConversionFlag.AvoidDither
-        small = picture.convertToFormat(QImage.Format.Format_Indexed8, flags)
-        assert small.save(str(folder / f"{name}.png"), quality=0)
+        picture = QImage(str(taken / f"{name}.png")).convertToFormat(QImage.Format.Format_RGB888)
+        assert picture.save(str(folder / f"{name}.png"), quality=0)
 
 
 if __name__ == "__main__":

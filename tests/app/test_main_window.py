@@ -142,6 +142,13 @@ def test_a_second_start_calls_the_first(qapp: QApplication, tmp_path: Path) -> N
     assert not SingleInstance(str(tmp_path)).is_second
 
 
+def test_a_minimised_window_comes_back_when_it_is_called(started: App) -> None:
+    started.window.showMinimized()
+    assert started.window.isMinimized()
+    started.come_forward()
+    assert started.window.isVisible() and not started.window.isMinimized()
+
+
 def test_of_two_started_at_once_one_is_the_second(
     qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

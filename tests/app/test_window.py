@@ -15,7 +15,7 @@ from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
 from app.window import MainWindow
-from tests.app.two_computers import two_computers
+from tests.app.two_computers import pretend, settings, two_computers
 from tests.app.windows import Opened, button, click, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -110,6 +110,7 @@ def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplica
     windows = Windows()
     qapp.installEventFilter(windows)
     with two_computers(tmp_path) as context:
+        pretend(context, settings=settings())
         window = MainWindow(context, PAGES)
         window.show()
         for name in PAGES:

@@ -17,6 +17,7 @@ from app.node.client import NodeClient
 from app.preferences import Preferences
 from app.state import NodePresence, NodeState
 from app.widgets.feedback import Action
+from engine import config
 from tests.app.windows import wait
 
 STUDIO, SPARK = "a" * 32, "b" * 32
@@ -125,6 +126,20 @@ def parts_of() -> dict[str, Any]:
         ],
         "roles": roles(),
         "link": link(),
+    }
+
+
+def settings() -> dict[str, Any]:
+    """The node's settings with nothing set."""
+    return {"settings": [_declared(setting) for setting in config.NODE_SETTINGS]}
+
+
+def _declared(setting: config.Setting) -> dict[str, Any]:
+    return {
+        **{"name": setting.name, "group": setting.group, "type": setting.kind.__name__, "help": setting.help},
+        **{"minimum": setting.minimum, "maximum": setting.maximum, "choices": list(setting.choices)},
+        **{"default": setting.default, "value": None if setting.is_secret else setting.default},
+        "is_secret": setting.is_secret,
     }
 
 

@@ -10,13 +10,28 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from engine.files import NO_SUCH_FILE, file_fault, user_path
+from engine.files import NO_SUCH_FILE, file_fault, folder_fault, user_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="makes pipes and links")
 
 
 def fault_of(path: Path) -> str:
     return file_fault(path, wanted="a text")
+
+
+def test_a_folder_that_can_be_looked_into_or_is_still_to_be_has_no_fault(tmp_path: Path) -> None:
+    assert folder_fault(tmp_path) == folder_fault(tmp_path / "later") == ""
+
+
+def test_what_keeps_a_folder_from_being_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    assert folder_fault(tmp_path / "file") == "this is a file, and a folder is needed"
+
+    def refuse(path: Path) -> None:  # who is root may look into any
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert folder_fault(tmp_path) == "it may not be read: check its permissions"
 
 
 def test_a_file_has_no_fault(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ _OF_MEMORY = ("ctx", "slots")
 _ASK_AFTER_MS = 80
 
 _WIDTH = 840
-_SECTIONS_WIDTH = 200
+_SECTIONS_WIDTH = 216
 
 
 class SettingsPage(Page):

@@ -114,7 +114,8 @@ class FindStep(StepView):
         discovery = state.part("discovery", {})
         own_id = state.part("node", {}).get("node_id", "")
         found = candidates(discovery, state.part("peers", []), own_id)
-        one = found[0] if found else None
+        # an address that somebody typed is nobody yet
+        one = next((each for each in found if each.answers), None)
         self._picture.show_computers(
             self.context.computer,
             one.name if one else self.tr("the other computer"),
@@ -126,7 +127,7 @@ class FindStep(StepView):
             clear(self._list)
             for candidate in found:
                 self._list.addWidget(_CandidateCard(candidate, self._choose))
-        self._empty.setVisible(not found)
+        self._empty.setVisible(one is None)
         looking_on = ", ".join(networks(discovery))
         self._networks.setText(
             self.tr("Looking on {}.").format(looking_on)

@@ -133,6 +133,7 @@ class Copy:
     """One copy, running or over. `state` is running, done, failed or cancelled; `problem` says why it failed.
 
     `source` is what it is asked for by where it is sent from; `is_ours` says that it was begun here, and can be again.
+    `names` are those of its files at the receiver, once they were offered.
     """
 
     copy_id: str
@@ -232,6 +233,11 @@ class Copies:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 await asyncio.gather(*(copy.ended.wait() for copy in running))
+        # one that still reads its model has heard nothing of it
+        tasks = [copy.task for copy in running if copy.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def snapshot(self) -> list[dict[str, Any]]:
         return [copy.snapshot() for copy in self._copies.values()]

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtWidgets import QWidget
 
 from app.widgets.basics import Text
-from app.widgets.feedback import Action, Toast
+from app.widgets.feedback import Action, DropHint, Question, Toast
 from tests.app.windows import wait
 
 LONG = (
@@ -47,5 +47,28 @@ def test_a_toast_and_a_banner_are_both_seen(look: object) -> None:
     wait(lambda: not toast.geometry().intersects(foot.geometry()))
     foot.hide()
     wait(lambda: toast.geometry().bottom() > 440)
+    window.hide()
+    window.deleteLater()
+
+
+@pytest.mark.parametrize("sentence", ["Short.", LONG, "A line.\n" * 9])
+def test_a_question_is_as_high_as_its_text(look: object, sentence: str) -> None:
+    window = QWidget()
+    question = Question(window, "Do it?", sentence, yes="Do it", no="Cancel")
+    question.open()
+    for text in question.findChildren(Text):
+        assert text.height() == text.heightForWidth(text.width())
+    question.reject()
+    window.deleteLater()
+
+
+def test_what_is_said_of_dropped_files_covers_all_of_it(look: object) -> None:
+    window = QWidget()
+    window.resize(600, 400)
+    hint = DropHint(window, "Drop it")
+    window.show()
+    hint.show()
+    window.resize(700, 500)
+    wait(lambda: hint.geometry() == window.rect())
     window.hide()
     window.deleteLater()

@@ -444,3 +444,23 @@ def test_why_this_computer_cannot_take_what_it_asked_for_is_said_in_its_own_word
         assert "says" not in str(told.value) and here.copies.snapshot()[0]["state"] == "failed"
 
     run(tmp_path, work)
+
+
+def test_a_copy_whose_model_is_still_read_keeps_no_node_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_GRACE_S", 0.01)
+    folder = Folder(tmp_path, tmp_path / "digests")
+    write_model(tmp_path / "mine.gguf")
+
+    async def story() -> None:
+        shelf = Reading()
+        here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
+        link = SimpleNamespace(peer=SimpleNamespace(name="studio", node_id="b" * 32))
+        copy = here.send(folder.models()[0], link)  # type: ignore[arg-type]
+        async with asyncio.timeout(TIMEOUT_S):
+            await shelf.began.wait()
+            await here.close()
+        assert copy.state == "cancelled" and copy.task is not None and copy.task.done()
+
+    asyncio.run(story())
