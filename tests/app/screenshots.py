@@ -28,6 +28,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from app.look.look import Look, Theme
+from app.pages.chat.transcript import highlight
 from app.state import NodePresence
 from tests.app import scenes
 from tests.app.staged_node import StagedClient, staged_parts
@@ -168,6 +169,9 @@ def take(folder: Path, theme: Theme, only: str) -> None:
     application.setCursorFlashTime(0)
     look = Look(application, family=_FONT if _FONT in QFontDatabase.families() else "")
     look.set_theme(theme)
+    # by itself the window shows code without colours until they are known
+    for language in ("bash", "python"):
+        highlight.load(language)
     for found in pkgutil.iter_modules(scenes.__path__):
         if only in ("", found.name):
             with stage(look, folder) as scene:

@@ -198,6 +198,7 @@ def _play_faults(stage: Stage, page: ChatPage) -> None:
             engine(state="failed", last_exits=[{"reason": "the memory of this computer does not suffice"}])
         ]
     )
+    wait(lambda: page._asking_context is None)
     stage.shot("chat-engine-failed")
     page.new_chat()
     app.tell(engines=[], models={"models": []}, peers=[])

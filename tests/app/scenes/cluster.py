@@ -61,10 +61,15 @@ def play(stage: Stage) -> None:
 def _to_the_end(stage: Stage, page: ClusterPage, *, back: bool = False) -> None:
     """Scroll down, or up again."""
     stage.app.window.resize(900, 600)
-    QTest.qWait(20)
     scrolled = page.findChild(QScrollArea)
     assert scrolled is not None
     bar = scrolled.verticalScrollBar()
+    wait(
+        lambda: (
+            bar.maximum() > 0 and scrolled.widget().height() == bar.maximum() + scrolled.viewport().height()
+        )
+    )
+    QTest.qWait(50)
     bar.setValue(0 if back else bar.maximum())
 
 
