@@ -43,11 +43,16 @@ def new_node(end: End, folder: Path) -> SimpleNamespace:
         ),
         links=end.links,
         peers=end.book,
+        engines=SimpleNamespace(unload_failed=_nothing_failed),
         inspect=partial(inspect_model, n_ctx=2048, n_slots=3, kv_type=KVType.BF16),
     )
     shelf.offer_methods(end.offers)
     node.copies.offer_methods(end.offers)
     return node
+
+
+async def _nothing_failed(model_id: str) -> None:
+    """No engine has that model."""
 
 
 def run(folder: Path, work: Callable[[httpx.AsyncClient, Path, Path], Awaitable[None]]) -> None:
