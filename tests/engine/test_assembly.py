@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from engine import assembly
+from engine.batching.pulse import Pulse
 from engine.cli.lifetime import unwinding_on_signals
 from engine.errors import HostError
 
@@ -65,7 +66,7 @@ def test_what_is_made_ahead_is_waited_for_only_so_long(monkeypatch: pytest.Monke
         may_end.wait(60)
 
     monkeypatch.setattr(assembly._Ahead, "_make", make)
-    ahead = assembly._Ahead(lambda done, total: None)
+    ahead = assembly._Ahead(lambda done, total: None, Pulse())
     ahead.start(None, prefill=True)  # type: ignore[arg-type]
     has_begun.wait(60)
     ahead.stop()
