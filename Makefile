@@ -37,7 +37,7 @@ app: .venv/ready-app
 # Files run in the order of their folders: the last ones are short, and no process waits long for the other.
 test: lint
 	$(BATON) models get smollm2-135m
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 
 lint: .venv/ready-dev
 	$(PY) -m ruff format --check .

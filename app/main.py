@@ -167,8 +167,7 @@ def run(host: Host) -> int:
     app = App(application, host)
     single.called.connect(app.come_forward)
     app.open()
-    # What is there now stays; a collector that went through all of it each time would stop the window for 50 ms.
-    gc.freeze()
+    gc.enable()
     try:
         return application.exec()
     finally:

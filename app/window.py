@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 
 from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
@@ -115,6 +116,8 @@ class MainWindow(QMainWindow):
         if page not in self._made:
             self._made[page] = made = self._pages[page][2](self._context)
             self._stack.addWidget(made)
+            # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
+            gc.freeze()
         self._page = page
         shown = self._made[page]
         self._title.setText(_word(self._pages[page]))

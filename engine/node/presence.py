@@ -9,13 +9,16 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import filelock
 import msgspec
 
 from engine.errors import HostError, UserError
 from engine.files import write_whole
 from engine.paths import node_dir
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _NOTE = "node.json"
 _LOCK = "node.lock"
@@ -49,7 +52,7 @@ class Place:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or node_dir()
-        self._lock = filelock.FileLock(self._folder / _LOCK, mode=0o600)
+        self._lock = _lock_of(self._folder)
 
     @property
     def _note(self) -> Path:
@@ -61,7 +64,7 @@ class Place:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire(timeout=_TAKE_WITHIN_S, poll_interval=_LOOK_EVERY_S)
             self._note.unlink(missing_ok=True)
-        except filelock.Timeout:
+        except TimeoutError:  # an OSError, too
             raise AnotherNode(self._who()) from None
         except OSError as error:
             raise self._fault(error) from error
@@ -83,7 +86,7 @@ class Place:
         """Wait for the end of the node that has the place; whether it came in time."""
         try:
             self._lock.acquire(timeout=timeout_s, poll_interval=_LOOK_EVERY_S)
-        except filelock.Timeout:
+        except TimeoutError:
             return False
         self._lock.release()
         return True
@@ -117,16 +120,23 @@ def find_node(folder: Path | None = None) -> NodeNote:
     return note
 
 
+def _lock_of(folder: Path) -> BaseFileLock:
+    # The window, which is to be there at once, looks for a node after it has been painted.
+    from filelock import FileLock
+
+    return FileLock(folder / _LOCK, mode=0o600)
+
+
 def _no_node() -> NoNode:
     return NoNode("no node runs on this computer: start one with `baton node`")
 
 
 def _is_free(folder: Path) -> bool:
     """Whether no node has the place. At the port of one that was killed another user may listen by now, for a code."""
-    lock = filelock.FileLock(folder / _LOCK, mode=0o600)
+    lock = _lock_of(folder)
     try:
         lock.acquire(timeout=0)
-    except (filelock.Timeout, OSError):
+    except OSError:  # a timeout is one, too
         return False
     lock.release()
     return True

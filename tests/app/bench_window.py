@@ -213,6 +213,7 @@ def _start(node: NodeProcess, *, looks_at_all: bool) -> Start:
     words = [sys.executable, "-m", "tests.app.shown_window", *(["--pages"] if looks_at_all else [])]
     began_s = time.perf_counter()
     environment = {**node.environment, "QT_QPA_PLATFORM": os.environ["QT_QPA_PLATFORM"]}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python keeps what it has compiled
     window = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
     assert window.stdout is not None
     try:

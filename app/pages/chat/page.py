@@ -39,6 +39,7 @@ from app.pages.chat.conversations import ConversationPane
 from app.pages.chat.exchange import Exchange
 from app.pages.chat.open_chat import OpenChat, new_conversation
 from app.pages.chat.settings import ChatSettings
+from app.pages.chat.transcript.blocks import prepare
 from app.pages.chat.transcript.view import Transcript
 from app.pages.chat.welcome import Welcome
 from app.pages.page import Page
@@ -209,6 +210,7 @@ class ChatPage(Page):
             listed = await self._keeper.do(Store.listed)
             presets = await self._keeper.do(Store.presets)
             unsent = await self._keeper.do(Store.unsent)
+            await asyncio.to_thread(prepare)
             return await self._keeper.do(Store.take_notice), listed, presets, unsent
 
         def show(read: tuple[str, list[Listed], list[Preset], Any]) -> None:

@@ -206,7 +206,8 @@ class TelemetryPage(Page):
             self._requests.show_entries(entries, self._chosen[1])
             self._show_record(anew=False)
         self._show_slots()
-        self._show_cable()
+        # On a turn of its own: together they would hold the window for longer than an eye forgives.
+        QTimer.singleShot(0, self, self._show_cable)
 
     def _say_nothing_yet(self) -> None:
         self._stack.setCurrentIndex(0)

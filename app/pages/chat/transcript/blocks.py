@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from markdown_it import MarkdownIt
-from markdown_it.rules_inline import StateInline
-from markdown_it.token import Token
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from app.pages.chat.transcript.formula import readable
 from app.pages.chat.transcript.split import BULLETS, Kind, Piece
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
 
 _SCHEMES = ("http://", "https://", "mailto:")
 _ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}*_]")
@@ -112,7 +114,7 @@ def blocks_of(piece: Piece) -> tuple[Block, ...]:
         return (Words(**_fields(around), spans=(Span(text=shown, is_math=True),), is_display=True),)
     if piece.kind is Kind.PLAIN or (piece.kind is Kind.WORDS and _is_odd(piece.source)):
         return (Words(**_fields(around), spans=_linked(Span(text=piece.source))),)
-    made = tuple(_Walk(around, piece).blocks(_MARKDOWN.parse(piece.prefix + piece.source)))
+    made = tuple(_Walk(around, piece).blocks(_parser().parse(piece.prefix + piece.source)))
     return made or (Words(**_fields(around)),)
 
 
@@ -351,11 +353,16 @@ def _closing_dollar(source: str, start: int, mark: str) -> int:
     return -1
 
 
+def prepare() -> None:
+    """Have what parses; on a thread beside the window's, once that is shown, so that neither waits for its import."""
+    _parser()
+
+
+@lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
     made = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["table", "strikethrough"])
     made.disable(["html_block", "html_inline"])
     made.inline.ruler.before("escape", "math", _math)
     return made
-
-
-_MARKDOWN = _parser()
