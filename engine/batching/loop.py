@@ -248,7 +248,9 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             self.pulse.rest()
-            self._wake.wait()
+            # `close` may have set it before it was cleared, and sets it once.
+            if not self._closing:
+                self._wake.wait()
         else:
             self._step(plan)
 

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from engine.batching.request import Failed, Finished, FinishReason, Progress, Started, Token
@@ -378,3 +380,22 @@ def test_a_mistake_while_a_slot_is_left_keeps_no_answer_back(monkeypatch, caplog
             assert isinstance(bench.ask("hello").last, Finished)
         assert isinstance(bench.ask("hello again").last, Finished)
     assert "a mistake of ours" in caplog.text
+
+
+def test_closed_right_before_it_looks_for_work_it_ends():
+    """What wakes it is cleared then, and `close` sets that once."""
+    bench = Bench()
+    closing = threading.Thread(target=bench.loop.close, args=(5.0,))
+
+    class Wake(threading.Event):
+        def clear(self):
+            closing.start()
+            self.wait()
+            super().clear()
+
+    bench.loop._wake = Wake()
+    bench.loop.start()
+    bench.loop._thread.join(5.0)
+    assert not bench.loop._thread.is_alive()
+    closing.join()
+    bench.prefixes.close()

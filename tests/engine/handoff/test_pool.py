@@ -32,12 +32,12 @@ def enter(worker: WorkerSide) -> None:
     assert worker.prefiller.entered.acquire(timeout=TIMEOUT_S)
 
 
-def wait_admitted(worker: WorkerSide, n_jobs: int) -> None:
-    """Return once the pool has so many prompts, computed or not."""
+def wait_admitted(worker: WorkerSide, request: int) -> None:
+    """Return once the pool has that request's prompt, and knows of all that was said before it."""
     pool = worker.worker
     assert pool is not None
     with pool._changed:
-        assert pool._changed.wait_for(lambda: len(pool._jobs) >= n_jobs, TIMEOUT_S)
+        assert pool._changed.wait_for(lambda: any(key[1] == request for key in pool._jobs), TIMEOUT_S)
 
 
 def landed(client: ClientSide, worker: WorkerSide, request: int, stop: int, sequence: int) -> bool:
@@ -118,7 +118,7 @@ def test_a_cancelled_prompt_leaves_after_its_pass_and_its_successor_is_not_turne
     assert client.wait_end(1) is None
     # Two are held by the pass that runs now, and still a third may come.
     client.ask(3, 30, slot=0)
-    wait_admitted(worker, 2)
+    wait_admitted(worker, 3)
     worker.prefiller.allow(100)
     for request, stop in ((2, 100), (3, 30)):
         assert isinstance(client.wait_end(request), Finished)
