@@ -46,7 +46,6 @@ from engine.node.control import (
 from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
-from engine.node.control.feeds import Hub
 from engine.node.control.status import DESCRIBE, Told, memory_told
 from engine.node.device_memory import DeviceMemory
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
@@ -84,6 +83,7 @@ from engine.node.trust.peers import PeerBook
 from engine.node.trust.secrets import Secrets
 from engine.node.workers import StartPrefill, Workers
 from engine.paths import cache_dir, data_dir, identity_dir, log_dir, models_dir, peers_file, updates_file
+from engine.server.listeners import Listeners
 from engine.server.run import HttpServer
 from engine.server.settings import ServerSettings
 from engine.version import baton_version
@@ -104,9 +104,9 @@ class Node:
         """`log_feed` hears already what the node logs; what its engines log is added."""
         self.settings = settings
         self.log = log_feed or LogFeed()
-        self.log_hub = Hub(self.log)
+        self.log_hub = Listeners(self.log)
         self.recent = RecentRequests()
-        self.recent_hub = Hub(self.recent.feed)
+        self.recent_hub = Listeners(self.recent.feed)
         self.news = News()
         self._place = Place()
         self.is_to_start_anew = False

@@ -15,13 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.batching.feed import Feed, Numbered
+from engine.batching.feed import Numbered
 from engine.batching.journal import News, SlotsNews
 from engine.batching.snapshot import SlotSnapshot
 from engine.server import sse
 from engine.server.backend import Backend, Engine
 from engine.server.errors import Refused, loading
 from engine.server.exchange import Exchanges
+from engine.server.listeners import Listeners
 from engine.server.telemetry import news_body, snapshot_body
 
 # Windows and dashboards of one computer; more than that is a client that forgets to hang up.
@@ -37,40 +38,32 @@ _BATCH = 128
 _RETRY = b"retry: 1000\n\n"
 
 
-class Hub:
-    """All listeners of one engine, woken together. On the event loop, but for `_on_news`."""
+class Hub(Listeners[News]):
+    """All listeners of one engine, and what they are told alike."""
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.journal.feed)
         self.engine = engine
-        self.feed: Feed[News] = engine.journal.feed
         # Numbers begin anew with each engine: what a client has seen of another one is nothing here.
         self.run = secrets.token_hex(4)
-        self._listeners: set[asyncio.Event] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wakeup_due = False
         self._ticker: asyncio.Task[None] | None = None
         self._seen: tuple[SlotSnapshot, ...] = ()
         self._worded: dict[int, bytes] = {}
 
     @property
     def is_full(self) -> bool:
-        return len(self._listeners) >= MAX_LISTENERS
+        return self.n_listeners >= MAX_LISTENERS
 
     def add(self, listener: asyncio.Event) -> None:
-        self._listeners.add(listener)
-        if len(self._listeners) == 1:
-            self._loop = asyncio.get_running_loop()
-            self._wakeup_due = False
+        super().add(listener)
+        if self.n_listeners == 1:
             self._seen = self.engine.snapshot().slots
             self._ticker = asyncio.create_task(self._watch_slots())
-            self.feed.on_news(self._on_news)
 
     def discard(self, listener: asyncio.Event) -> None:
-        self._listeners.discard(listener)
-        if not self._listeners:
-            self.feed.on_news(None)
-            if self._ticker is not None:
-                self._ticker.cancel()
+        super().discard(listener)
+        if not self.n_listeners and self._ticker is not None:
+            self._ticker.cancel()
 
     def place(self, number: int) -> str:
         """The id of an event, which a client that comes back says it has seen."""
@@ -85,22 +78,6 @@ class Hub:
             name, body = news_body(numbered.item)
             self._worded[number] = sse.event(name, body, number=self.place(number))
         return self._worded[number]
-
-    def _on_news(self) -> None:
-        """On the thread that says something. The event loop is woken once for all that comes before it looks."""
-        if self._wakeup_due or self._loop is None:
-            return
-        self._wakeup_due = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            self._wakeup_due = False
-
-    def _wake(self) -> None:
-        # Reset before anyone reads: what comes after that wakes again.
-        self._wakeup_due = False
-        for listener in self._listeners:
-            listener.set()
 
     async def _watch_slots(self) -> None:
         while True:

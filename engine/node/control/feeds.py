@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.batching.feed import Feed
 from engine.errors import InvalidRequest
 from engine.node.control.lines import KEEPALIVE_S
 from engine.node.recent import RecentRequests
@@ -22,6 +21,7 @@ from engine.node.reporting.log_feed import KEPT_LOG_LINES, LogFeed
 from engine.server import sse
 from engine.server.errors import Refused
 from engine.server.exchange import Exchanges
+from engine.server.listeners import Listeners
 
 # Windows of one computer.
 MAX_LISTENERS = 16
@@ -57,7 +57,7 @@ async def _requests(request: Request) -> ASGIApp:
     return _stream(request, node.recent_hub, "requests", lambda: (recent.feed.last, recent.all()))
 
 
-def _stream(request: Request, hub: Hub[T], name: str, begin: Beginning[T]) -> ASGIApp:
+def _stream(request: Request, hub: Listeners[T], name: str, begin: Beginning[T]) -> ASGIApp:
     if hub.n_listeners >= MAX_LISTENERS:
         raise Refused(
             f"{MAX_LISTENERS} listeners are connected already", status=503, kind="unavailable_error"
@@ -65,51 +65,10 @@ def _stream(request: Request, hub: Hub[T], name: str, begin: Beginning[T]) -> AS
     return FeedStream(hub, request.app.state.exchanges, name, begin)
 
 
-class Hub(Generic[T]):
-    """All listeners of one feed, woken together. On the event loop, but for what the feed calls."""
-
-    def __init__(self, feed: Feed[T]) -> None:
-        self.feed = feed
-        self._listeners: set[asyncio.Event] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wakeup_due = False
-
-    @property
-    def n_listeners(self) -> int:
-        return len(self._listeners)
-
-    def add(self, listener: asyncio.Event) -> None:
-        self._listeners.add(listener)
-        if len(self._listeners) == 1:
-            self._loop, self._wakeup_due = asyncio.get_running_loop(), False
-            self.feed.on_news(self._on_news)
-
-    def discard(self, listener: asyncio.Event) -> None:
-        self._listeners.discard(listener)
-        if not self._listeners:
-            self.feed.on_news(None)
-
-    def _on_news(self) -> None:
-        """On the thread that says something."""
-        if self._wakeup_due or self._loop is None:
-            return
-        self._wakeup_due = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            self._wakeup_due = False
-
-    def _wake(self) -> None:
-        # Reset before anyone reads: what comes after that wakes again.
-        self._wakeup_due = False
-        for listener in self._listeners:
-            listener.set()
-
-
 class FeedStream(Generic[T]):
     """One listener; an ASGI response. Events are `all` with what there is, then `more`, each a list under `name`."""
 
-    def __init__(self, hub: Hub[T], exchanges: Exchanges, name: str, begin: Beginning[T]) -> None:
+    def __init__(self, hub: Listeners[T], exchanges: Exchanges, name: str, begin: Beginning[T]) -> None:
         self._hub, self._exchanges = hub, exchanges
         self._name, self._begin = name, begin
         self._woken = asyncio.Event()

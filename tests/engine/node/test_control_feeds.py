@@ -11,9 +11,9 @@ from starlette.types import Message
 
 from engine.node.control import feeds as module
 from engine.node.control.app import build_control_app
-from engine.node.control.feeds import Hub
 from engine.node.recent import RecentRequests, Stage
 from engine.node.reporting.log_feed import LogFeed
+from engine.server.listeners import Listeners
 from tests.engine.node.glue import run
 
 TOKEN = "token"
@@ -61,7 +61,7 @@ class Listener:
 
 def a_node() -> Any:
     log, recent = LogFeed(keep=4), RecentRequests()
-    return SimpleNamespace(log=log, log_hub=Hub(log), recent=recent, recent_hub=Hub(recent.feed))
+    return SimpleNamespace(log=log, log_hub=Listeners(log), recent=recent, recent_hub=Listeners(recent.feed))
 
 
 def texts(data: Any) -> list[str]:
