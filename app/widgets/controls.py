@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit, QMenu, QWidget
 
 from app.look.look import current_look
@@ -60,6 +60,35 @@ class Menu(QMenu):
         self.setWindowFlag(Qt.WindowType.FramelessWindowHint)
         self.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
         self.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
+
+
+class ChoosableRow(QFrame):
+    """A row of a list: `chosen` is sent when it is clicked, or taken by Enter or Space; `left` at an arrow key, with
+    1 down and -1 up."""
+
+    chosen = Signal()
+    left = Signal(int)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("kind", "row")
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.position().toPoint()):
+            self.chosen.emit()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        match event.key():
+            case Qt.Key.Key_Return | Qt.Key.Key_Enter | Qt.Key.Key_Space:
+                self.chosen.emit()
+            case Qt.Key.Key_Down:
+                self.left.emit(1)
+            case Qt.Key.Key_Up:
+                self.left.emit(-1)
+            case _:
+                super().keyPressEvent(event)
 
 
 class Segments(QFrame):

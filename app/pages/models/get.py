@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QFrame, QVBoxLayout, QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.amounts import size_text
 from app.bridge import Job
@@ -20,7 +19,7 @@ from app.pages.models.rows import Memory, ModelRow
 from app.pages.models.transits import Transit
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Card, Icon, Line, Scrolled, Text, clear, column, row
-from app.widgets.controls import SearchField
+from app.widgets.controls import ChoosableRow, SearchField
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Tag
 
@@ -248,14 +247,10 @@ class _Notice(Card):
         self.setVisible(bool(words))
 
 
-class _RepositoryRow(QFrame):
-    chosen = Signal()
-
+class _RepositoryRow(ChoosableRow):
     def __init__(self, repository: Repository) -> None:
         super().__init__()
-        self.setProperty("kind", "row")
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.left.connect(self._leave)
         owner, _, name = repository.name.partition("/")
         words = _repository_words(self, repository)
         first = row(ElidedText(name, strong=True), spacing=SMALL)
@@ -272,20 +267,11 @@ class _RepositoryRow(QFrame):
         self.setLayout(body)
         self.setAccessibleName(f"{repository.name}. {words}")
 
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.position().toPoint()):
-            self.chosen.emit()
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        match event.key():
-            case Qt.Key.Key_Return | Qt.Key.Key_Enter | Qt.Key.Key_Space:
-                self.chosen.emit()
-            case Qt.Key.Key_Down:
-                self.focusNextChild()
-            case Qt.Key.Key_Up:
-                self.focusPreviousChild()
-            case _:
-                super().keyPressEvent(event)
+    def _leave(self, step: int) -> None:
+        if step > 0:
+            self.focusNextChild()
+        else:
+            self.focusPreviousChild()
 
 
 class _OfferRow(QWidget):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
 from app.amounts import size_text
 from app.look.measures import MEDIUM, SMALL, TINY
@@ -14,7 +14,7 @@ from app.pages.models.rows import Memory, ModelRow, State, tokens_text
 from app.pages.models.transits import sentence
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
-from app.widgets.controls import Menu
+from app.widgets.controls import ChoosableRow, Menu
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Meter, Tag
 
@@ -35,20 +35,14 @@ class Doer(Protocol):
     def remove(self, model: ModelRow) -> None: ...
 
 
-class LibraryRow(QFrame):
-    """`chosen` is sent when it is clicked, or taken by key; `left` at an arrow key, with 1 down and -1 up."""
-
-    chosen = Signal()
-    left = Signal(int)
+class LibraryRow(ChoosableRow):
+    """One model, with what can be done with it."""
 
     def __init__(self, doer: Doer) -> None:
         super().__init__()
         self._doer = doer
         self.model = ModelRow(model_id="")
         self._shown: object = None
-        self.setProperty("kind", "row")
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
         self._icon = Icon("models", "local", 20)
         self._name = ElidedText(strong=True)
         self._tags = QHBoxLayout()
@@ -183,19 +177,8 @@ class LibraryRow(QFrame):
     def _show_menu(self) -> None:
         self.menu().popup(self._more.mapToGlobal(self._more.rect().bottomLeft()))
 
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.position().toPoint()):
-            self.chosen.emit()
-
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        match event.key():
-            case Qt.Key.Key_Return | Qt.Key.Key_Enter | Qt.Key.Key_Space:
-                self.chosen.emit()
-            case Qt.Key.Key_Down:
-                self.left.emit(1)
-            case Qt.Key.Key_Up:
-                self.left.emit(-1)
-            case Qt.Key.Key_Menu:
-                self._show_menu()
-            case _:
-                super().keyPressEvent(event)
+        if event.key() == Qt.Key.Key_Menu:
+            self._show_menu()
+        else:
+            super().keyPressEvent(event)
