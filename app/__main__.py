@@ -35,10 +35,12 @@ def _open_window() -> int:
     gc.disable()
     from app.main import Host, run
     from app.node.client import Address
-    from engine.node.presence import NoNode, find_node
     from engine.paths import config_dir, data_dir, own_command
 
     def find() -> Address | None:
+        # First wanted off the window's thread, when the window is there.
+        from engine.node.presence import NoNode, find_node
+
         try:
             note = find_node()
         except NoNode:
