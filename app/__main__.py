@@ -31,7 +31,8 @@ def main() -> int:
 
 
 def _open_window() -> int:
-    # What a start makes is no garbage, and to look through it takes a tenth of the time; `run` turns it on again.
+    # What a start makes is no garbage, and to look through it takes a tenth of the time; it is on again with the first
+    # page (`window.py: go`).
     gc.disable()
     from app.main import Host, run
     from app.node.client import Address
