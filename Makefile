@@ -22,7 +22,7 @@ help:
 	@echo "make demo    two engines on this computer answer one question"
 	@echo "make test    format, lint, import rules, types and tests"
 	@echo "make soak    the long tests: fuzzing, kills, endurance"
-	@echo "make screenshots  pictures of every page, into build/screenshots; the README's, into docs/screenshots"
+	@echo "make screenshots  pictures of every page, into docs/screenshots/all; the README's beside it"
 	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
 	@echo "make bench   every benchmark, of MODEL ($(MODEL)), beside llama.cpp after make peer"
 	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
@@ -50,7 +50,7 @@ soak: .venv/ready-dev
 	$(PY) -m pytest -m "soak or fault"
 
 screenshots: .venv/ready-dev
-	$(PY) -m tests.app.screenshots build/screenshots --chosen docs/screenshots
+	$(PY) -m tests.app.screenshots docs/screenshots/all --chosen docs/screenshots
 
 models: .venv/ready
 	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \
@@ -67,7 +67,7 @@ peer: .venv/ready
 	CMAKE_ARGS="-DGGML_NATIVE=ON" $(PIP_INSTALL) --no-binary llama-cpp-python --editable '.[peer]'
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build dist docs/screenshots/all *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find app engine resources tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that the environment has what these files ask for.
