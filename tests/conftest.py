@@ -6,6 +6,7 @@ fetches the starter model first, and `baton models get NAME` fetches the others.
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from engine.waiting import limit_spinning
 # Before torch is imported, as every command does.
 limit_spinning()
 
+# What is imported and collected stays to the end: it is no garbage, and looking through it takes seconds.
+gc.disable()
+
 # No test may write into the user's keyring, nor wait for it to be unlocked; children inherit this.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 
@@ -24,6 +28,11 @@ os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def find_model(file_name: str) -> Path | None:
