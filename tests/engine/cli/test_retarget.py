@@ -15,7 +15,7 @@ from engine.node.trust.identity import Identity
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
 
 TIMEOUT_S = 60.0
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 30
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 6
 
 
 def test_a_worker_comes_goes_and_comes_by_its_own_call(smollm2_path: Path, tmp_path: Path) -> None:
