@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.paths import cache_dir
 from engine.waiting import limit_spinning
+from tests.warm import WarmProcess, WarmStarts
 
 # Before torch is imported, as every command does.
 limit_spinning()
@@ -33,6 +36,30 @@ GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_starts() -> Iterator[WarmStarts | None]:
+    if sys.platform != "linux":
+        yield None
+        return
+    warm = WarmProcess()
+    starts = WarmStarts(warm.start)
+    starts.install()
+    yield starts
+    starts.remove()
+    warm.close()
+
+
+@pytest.fixture
+def cold_starts(_warm_starts: WarmStarts | None) -> Iterator[None]:
+    """Processes of Baton's import all they need themselves, for a test of how they begin."""
+    if _warm_starts is None:
+        yield
+        return
+    _warm_starts.remove()
+    yield
+    _warm_starts.install()
 
 
 def find_model(file_name: str) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import signal
 import subprocess
@@ -26,6 +25,14 @@ SERVE = ["serve", "--port", "0", *SMALL]
 WORKER = ["worker", "--listen", "127.0.0.1:0", "--trust", "0" * 64, *SMALL]
 
 
+@pytest.fixture(autouse=True)
+def python_s_own_handler() -> Iterator[None]:
+    """A shell that runs the tests in the background has Ctrl-C ignored, and children inherit that."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
 @contextlib.contextmanager
 def running(words: list[str], model: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
@@ -34,8 +41,6 @@ def running(words: list[str], model: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        # A shell that runs the tests in the background has Ctrl-C ignored, and children inherit that.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process
@@ -79,6 +84,7 @@ def test_ctrl_c_while_the_form_for_prompts_is_made_is_quiet(smollm2_path: Path, 
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("cold_starts")
 @pytest.mark.parametrize("words", [SERVE, WORKER], ids=["serve", "worker"])
 def test_ctrl_c_at_any_moment_of_the_start_is_quiet(smollm2_path: Path, words: list[str]) -> None:
     # Python's own start, before anything of ours, takes some 50 ms on a slow computer, and complains.
