@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.paths import own_command
+from tests.engine.models.tiny import write_tiny
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
@@ -68,9 +69,9 @@ def check_that_it_ends(process: subprocess.Popen[str], number: signal.Signals) -
 )
 @pytest.mark.parametrize("words", [SERVE, WORKER], ids=["serve", "worker"])
 def test_every_signal_to_end_gives_its_own_status(
-    smollm2_path: Path, words: list[str], number: signal.Signals
+    tmp_path: Path, words: list[str], number: signal.Signals
 ) -> None:
-    with running(words, smollm2_path) as process:
+    with running(words, write_tiny("qwen2", tmp_path / "tiny.gguf")) as process:
         wait_until_ready(process)
         check_that_it_ends(process, number)
 
