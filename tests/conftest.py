@@ -39,7 +39,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_starts() -> Iterator[WarmStarts | None]:
+def warm_starts() -> Iterator[WarmStarts | None]:
+    """Where processes of Baton come from while tests run."""
     if sys.platform != "linux":
         yield None
         return
@@ -52,14 +53,14 @@ def _warm_starts() -> Iterator[WarmStarts | None]:
 
 
 @pytest.fixture
-def cold_starts(_warm_starts: WarmStarts | None) -> Iterator[None]:
+def cold_starts(warm_starts: WarmStarts | None) -> Iterator[None]:
     """Processes of Baton's import all they need themselves, for a test of how they begin."""
-    if _warm_starts is None:
+    if warm_starts is None:
         yield
         return
-    _warm_starts.remove()
+    warm_starts.remove()
     yield
-    _warm_starts.install()
+    warm_starts.install()
 
 
 def find_model(file_name: str) -> Path | None:

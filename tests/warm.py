@@ -160,7 +160,7 @@ class WarmStarts:
             finally:
                 _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if not answer:
-            raise OSError("the process that others are forked from has ended")
+            raise OSError("no process could be forked as it was asked for")
         return int(answer)
 
 
@@ -223,15 +223,12 @@ def _serve(line: socket.socket) -> list[str]:
         between = os.fork()
         if between == 0:
             between = os.getpid()
-            pid = os.fork()
-            if pid == 0:
+            if os.fork() == 0:
                 while os.getppid() == between:
                     os.sched_yield()
                 os.close(come)
-                os.close(go)
                 line.close()
-                return _become(json.loads(order), streams)
-            os.write(go, str(pid).encode())
+                return _become(json.loads(order), streams, go)
             os._exit(0)
         os.close(go)
         os.waitpid(between, 0)
@@ -241,7 +238,8 @@ def _serve(line: socket.socket) -> list[str]:
         os.close(come)
 
 
-def _become(order: dict[str, Any], streams: list[int]) -> list[str]:
+def _become(order: dict[str, Any], streams: list[int], ready: int) -> list[str]:
+    """Take on all of a new process but its program, and say so: who starts one finds it as it is to be."""
     if os.getppid() != order["parent"]:  # that has ended meanwhile
         os._exit(0)
     if order["session"]:
@@ -254,8 +252,8 @@ def _become(order: dict[str, Any], streams: list[int]) -> list[str]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             ours.close()
-            for stream in streams:
-                os.close(stream)
+            for inherited in (*streams, ready):
+                os.close(inherited)
             return _serve(theirs)
         theirs.close()
         WarmStarts(lambda: ours).install()
@@ -272,6 +270,8 @@ def _become(order: dict[str, Any], streams: list[int]) -> list[str]:
             (2, "w", sys.stderr, True),
         )
     )
+    os.write(ready, str(os.getpid()).encode())
+    os.close(ready)
     return words
 
 
@@ -306,7 +306,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _import_all()
     words = _serve(socket.socket(fileno=int(sys.argv[1])))
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     import engine.__main__
 
     sys.argv = [engine.__main__.__file__, *words]
