@@ -16,7 +16,7 @@ import pytest
 
 from engine.paths import cache_dir
 from engine.waiting import limit_spinning
-from tests.warm import WarmProcess, WarmStarts
+from tests.warm import WarmProcesses, WarmStarts
 
 # Before torch is imported, as every command does.
 limit_spinning()
@@ -44,8 +44,8 @@ def warm_starts() -> Iterator[WarmStarts | None]:
     if sys.platform != "linux":
         yield None
         return
-    warm = WarmProcess()
-    starts = WarmStarts(warm.start)
+    warm = WarmProcesses()
+    starts = WarmStarts(warm.line_to)
     starts.install()
     yield starts
     starts.remove()

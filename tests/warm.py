@@ -45,11 +45,17 @@ _READ_ONCE = (
 )
 _READ_LATER = {"PYTHON_KEYRING_BACKEND"}
 
-# Commands that start others; a courier is none of these, as its environment tells OpenSSL something.
+_COURIER = "courier"
+
+# Commands that start others, but for couriers: what these are forked from would have to begin with them.
 _START_OTHERS = {"node", "demo", "bench", "link", "report", "chat", "setup-peer"}
+
+# A line to the process that forks for this command in this environment, or None.
+Lines = Callable[[str, Mapping[str, str]], socket.socket | None]
 
 _OWN_NETWORK = "/proc/thread-self/ns/net"
 _MAX_ORDER_BYTES = 1 << 18
+_MAX_DESCRIPTORS = 16
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
 _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x4000, 0x80000, 2
@@ -62,7 +68,7 @@ _STREAMS = ("p2cread", "c2pwrite", "errwrite")
 
 # How `Popen` was asked by whoever asked for nothing else.
 _PLAIN = {"executable": None, "preexec_fn": None, "close_fds": True, "shell": False, "restore_signals": True}
-_PLAIN |= {"pass_fds": (), "gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
+_PLAIN |= {"gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
 
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
@@ -73,6 +79,16 @@ def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _words_of(args: Any) -> list[str] | None:
+    """What follows `python -m engine`, where that is what is to be run."""
+    if isinstance(args, str | bytes) or not all(isinstance(word, str) for word in args):
+        return None
+    for way in _WAYS:
+        if list(args[: len(way) + 1]) == [sys.executable, *way]:
+            return list(args[len(way) + 1 :])
+    return None
+
+
 def _network_of(args: Any) -> tuple[str | None, Any]:
     """The name and the rest of `ip netns exec NAME ...`; None and all of it where that is not how it begins."""
     if not isinstance(args, str | bytes) and list(args[1:3]) == ["netns", "exec"]:
@@ -81,13 +97,11 @@ def _network_of(args: Any) -> tuple[str | None, Any]:
 
 
 class WarmStarts:
-    """While `installed`, processes are begun by the one at the other end of the line that `call` opens at the first."""
+    """While installed, processes are begun by those that `lines` leads to."""
 
-    def __init__(self, call: Callable[[], socket.socket]) -> None:
-        self._call = call
-        self._line: socket.socket | None = None
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
         self._lock = threading.Lock()
-        self._fixed = _read_once(os.environ)
         self._network = os.readlink(_OWN_NETWORK)
 
     def install(self) -> None:
@@ -97,19 +111,24 @@ class WarmStarts:
         def begin(popen: Any, *given: Any) -> None:
             asked = _arguments.bind(popen, *given).arguments
             network, args = _network_of(asked["args"])
-            words = warm.words_of(args, asked["env"])
-            if words is None or any(asked[name] != value for name, value in _PLAIN.items()):
+            environment = os.environ if asked["env"] is None else asked["env"]
+            words = _words_of(args)
+            is_plain = all(asked[name] == value for name, value in _PLAIN.items())
+            line = warm.line_to(words, environment) if is_plain and words is not None else None
+            if words is None or line is None:
                 _execute_child(popen, *given)
                 return
             streams = [asked[name] if asked[name] != -1 else own for own, name in enumerate(_STREAMS)]
-            popen.pid = warm.start(
-                words,
-                asked["env"],
-                streams,
-                cwd=asked["cwd"],
-                new_session=asked["start_new_session"],
-                network=network,
-            )
+            order = {
+                "words": words,
+                "environment": dict(environment),
+                "folder": os.fspath(asked["cwd"] or os.getcwd()),
+                "descriptors": [int(number) for number in asked["pass_fds"]],
+                "session": bool(asked["start_new_session"]),
+                "network": network,
+                "parent": os.getpid(),
+            }
+            popen.pid = warm.start(line, order, [*streams, *order["descriptors"]])
             popen._child_created = True
             popen._close_pipe_fds(*(asked[name] for name in _PIPES))
 
@@ -118,45 +137,21 @@ class WarmStarts:
     def remove(self) -> None:
         subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
 
-    def words_of(self, args: Any, env: Mapping[str, str] | None) -> list[str] | None:
-        """What follows `python -m engine`, where that is what is to be run and a fork would be no other process."""
-        if isinstance(args, str | bytes) or not all(isinstance(word, str) for word in args):
+    def line_to(self, words: Sequence[str], environment: Mapping[str, str]) -> socket.socket | None:
+        """To whom a fork for these is as a start would be; None where nobody is."""
+        if os.readlink(_OWN_NETWORK) != self._network:
             return None
-        args = list(args)
-        for way in _WAYS:
-            if args[: len(way) + 1] == [sys.executable, *way]:
-                is_alike = _read_once(os.environ if env is None else env) == self._fixed
-                is_here = os.readlink(_OWN_NETWORK) == self._network
-                return args[len(way) + 1 :] if is_alike and is_here else None
-        return None
-
-    def start(
-        self,
-        words: Sequence[str],
-        env: Mapping[str, str] | None,
-        streams: Sequence[int],
-        *,
-        cwd: Any,
-        new_session: bool,
-        network: str | None,
-    ) -> int:
-        """The number of a process that runs `baton WORDS`, in a network namespace of that name."""
-        order = {
-            "words": list(words),
-            "env": dict(os.environ if env is None else env),
-            "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
-            "session": bool(new_session),
-            "network": network,
-            "parent": os.getpid(),
-        }
         with self._lock:
-            if self._line is None:
-                self._line = self._call()
+            return self._lines(words[0] if words else "", environment)
+
+    def start(self, line: socket.socket, order: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        """The number of a process that was begun as `order` has it."""
+        with self._lock:
             # The process between the two ends at once, and its child becomes the nearest subreaper's: ours.
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._line, [json.dumps(order).encode()], list(streams))
-                answer = self._line.recv(64)
+                socket.send_fds(line, [json.dumps(order).encode()], descriptors)
+                answer = line.recv(64)
             finally:
                 _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if not answer:
@@ -164,34 +159,46 @@ class WarmStarts:
         return int(answer)
 
 
-class WarmProcess:
-    """The process that others are forked from; it ends when this object is closed."""
+class WarmProcesses:
+    """The processes that others are forked from, each started when it is needed first: one for couriers, whose
+    environment tells OpenSSL something, and one for all else.
+    """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._own = _read_once(os.environ)
+        self._found: dict[bool, tuple[dict[str, str], subprocess.Popen[bytes], socket.socket]] = {}
 
-    def start(self) -> socket.socket:
-        """Returns the line on which it is asked for forks."""
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        return self._line
+    def line_to(self, command: str, environment: Mapping[str, str]) -> socket.socket | None:
+        fixed, is_courier = _read_once(environment), command == _COURIER
+        if fixed != self._own and not is_courier:
+            return None
+        if is_courier not in self._found:
+            self._found[is_courier] = (fixed, *_start_warm(command, environment))
+        known, _, line = self._found[is_courier]
+        return line if fixed == known else None
 
     def close(self) -> None:
-        if self._process is not None and self._line is not None:
-            self._line.close()
-            self._process.wait()
+        for _, process, line in self._found.values():
+            line.close()
+            process.wait()
+
+
+def _start_warm(
+    command: str, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        words = [sys.executable, "-P", __file__, str(theirs.fileno()), command]
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, env=dict(environment), pass_fds=[theirs.fileno()]
+        )
+    return process, ours
 
 
 # In the process that is forked, and in its forks.
 
 
-def _import_all() -> None:
+def _import_all(command: str) -> None:
     from engine.waiting import limit_spinning
 
     limit_spinning()
@@ -201,14 +208,19 @@ def _import_all() -> None:
         import importlib
 
         import engine.__main__
-        import engine.assembly
-        import engine.node.daemon
-        import engine.server.app
-        import engine.server.run  # noqa: F401
         from engine.cli.main import COMMANDS
 
-        for command in COMMANDS.values():
-            importlib.import_module(command.module)
+        if command == _COURIER:
+            import engine.handoff.courier
+            import engine.wire.packing
+        else:
+            import engine.assembly
+            import engine.node.daemon
+            import engine.server.app
+            import engine.server.run  # noqa: F401
+
+            for one in COMMANDS.values():
+                importlib.import_module(one.module)
     gc.collect()
     gc.freeze()
 
@@ -216,7 +228,7 @@ def _import_all() -> None:
 def _serve(line: socket.socket) -> list[str]:
     """Fork whenever asked; comes back in each fork, with the words it is to run."""
     while True:
-        order, streams, _, _ = socket.recv_fds(line, _MAX_ORDER_BYTES, len(_STREAMS))
+        order, descriptors, _, _ = socket.recv_fds(line, _MAX_ORDER_BYTES, _MAX_DESCRIPTORS)
         if not order:
             os._exit(0)
         come, go = os.pipe()
@@ -228,17 +240,17 @@ def _serve(line: socket.socket) -> list[str]:
                     os.sched_yield()
                 os.close(come)
                 line.close()
-                return _become(json.loads(order), streams, go)
+                return _become(json.loads(order), descriptors, go)
             os._exit(0)
         os.close(go)
         os.waitpid(between, 0)
-        for stream in streams:
-            os.close(stream)
+        for descriptor in descriptors:
+            os.close(descriptor)
         line.send(os.read(come, 64))
         os.close(come)
 
 
-def _become(order: dict[str, Any], streams: list[int], ready: int) -> list[str]:
+def _become(order: dict[str, Any], descriptors: list[int], ready: int) -> list[str]:
     """Take on all of a new process but its program, and say so: who starts one finds it as it is to be."""
     if os.getppid() != order["parent"]:  # that has ended meanwhile
         os._exit(0)
@@ -246,22 +258,25 @@ def _become(order: dict[str, Any], streams: list[int], ready: int) -> list[str]:
         os.setsid()
     if order["network"] is not None:
         _enter_network(order["network"])
-    os.chdir(order["cwd"])
+    os.chdir(order["folder"])
     words: list[str] = order["words"]
     if words[:1] and words[0] in _START_OTHERS:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             ours.close()
-            for inherited in (*streams, ready):
+            for inherited in (*descriptors, ready):
                 os.close(inherited)
             return _serve(theirs)
         theirs.close()
-        WarmStarts(lambda: ours).install()
-    for number, stream in enumerate(streams):  # which have higher numbers, as ours are open
-        os.dup2(stream, number)
-        os.close(stream)
+        own = _read_once(os.environ)
+        WarmStarts(lambda _, environment: ours if _read_once(environment) == own else None).install()
+    # Above all that is open: no number that one is to have is another's.
+    ready, *descriptors = (_moved(number, to_at_least=1000) for number in (ready, *descriptors))
+    for number, descriptor in zip([0, 1, 2, *order["descriptors"]], descriptors, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.environ.clear()
-    os.environ.update(order["env"])
+    os.environ.update(order["environment"])
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(fd, mode, 1 if is_by_lines else -1, old.encoding, old.errors, closefd=False)
         for fd, mode, old, is_by_lines in (
@@ -291,6 +306,14 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
+def _moved(descriptor: int, *, to_at_least: int) -> int:
+    import fcntl
+
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD, to_at_least)
+    os.close(descriptor)
+    return moved
+
+
 def _end(status: int) -> NoReturn:
     """As Python ends, but for taking apart all that was imported, which takes half a second."""
     threading._shutdown()  # type: ignore[attr-defined]
@@ -304,7 +327,7 @@ def _end(status: int) -> NoReturn:
 if __name__ == "__main__":
     # A shell that runs the tests in the background has Ctrl-C ignored, and forks would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _import_all()
+    _import_all(sys.argv[2])
     words = _serve(socket.socket(fileno=int(sys.argv[1])))
     import engine.__main__
 
