@@ -5,7 +5,8 @@ PY := .venv/bin/python
 
 # The index of another build of PyTorch, for example one without CUDA; empty takes the default one.
 TORCH_INDEX ?=
-PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
+# Python compiles what is imported when it is imported; to compile all that comes takes a minute, most of it for nothing.
+PIP_INSTALL := $(PY) -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # What `make bench` measures.
@@ -15,7 +16,7 @@ PEER = $(if $(wildcard .venv/lib/python*/site-packages/llama_cpp),--peer llama.c
 # Many processes are started by the tests, and each would compile all it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help app demo test lint soak screenshots models bench peer clean
+.PHONY: help app demo test pytest lint style types soak screenshots models bench peer clean
 
 help:
 	@echo "make app     open the window"
@@ -34,15 +35,23 @@ demo: .venv/ready
 app: .venv/ready-app
 	@$(BATON)
 
-# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
-test: lint
+# Types are looked at while the tests run: that takes most of a minute, of one core alone.
+test: style
 	$(BATON) models get smollm2-135m
+	@$(MAKE) --no-print-directory --jobs 2 types pytest
+
+# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
+pytest: .venv/ready-dev
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 
-lint: .venv/ready-dev
+lint: style types
+
+style: .venv/ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	.venv/bin/lint-imports --no-logo
+
+types: .venv/ready-dev
 	$(PY) -m mypy
 
 soak: .venv/ready-dev
