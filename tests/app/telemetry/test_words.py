@@ -34,6 +34,10 @@ LONG = Handoff()
         (figures.duration, 8_420, "8.4 s"),
         (figures.duration, 125_000, "2 min 5 s"),
         (figures.duration, 7_500_000, "2 h 5 min"),
+        (figures.passed, 12.7, "12 s"),
+        (figures.passed, 65.2, "1 min 5 s"),
+        (figures.passed, 312.9, "5 min 12 s"),
+        (figures.passed, -0.2, "0 s"),
         (figures.count, 28_800, "28,800"),
         (figures.share, 0.9996, "99.9%"),
         (figures.share, 1, "100%"),
@@ -45,7 +49,7 @@ def test_a_figure_has_its_unit_and_no_idle_digits(
     written: Callable[[float | None], str], value: float, text: str
 ) -> None:
     assert written(value) == text
-    if written is not figures.memory:
+    if written not in (figures.memory, figures.passed):
         assert written(None) == figures.DASH
 
 
