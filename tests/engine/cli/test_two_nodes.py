@@ -114,7 +114,7 @@ def test_5_they_agree_who_does_what(home: Home) -> None:
     """As `--role prefill` had it in the pairing."""
     for node in home.both:
         node.until(lambda state: roles_of(home, state) == (home.spark, home.studio))
-        assert "spark prefills and studio decodes, as was wished" in node.baton("roles")
+        assert "spark prefills and studio decodes, as was chosen" in node.baton("roles")
 
 
 def test_6_a_chat_is_answered_with_a_remote_prefill_at_either_endpoint(home: Home) -> None:
