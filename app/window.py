@@ -335,6 +335,8 @@ class _Navigation(QFrame):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setAccessibleName(word)
             button.setCheckable(True)
+            # read aloud as one of several; what it does is the group's
+            button.setAutoExclusive(True)
             self._group.addButton(button)
             button.setToolTip(with_keys(word, keys[name]) if name in keys else word)
             self._buttons[name] = button, word
