@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
+    QAbstractScrollArea,
+    QApplication,
     QButtonGroup,
     QFrame,
     QMainWindow,
@@ -116,6 +118,7 @@ class MainWindow(QMainWindow):
         if page not in self._made:
             self._made[page] = made = self._pages[page][2](self._context)
             self._stack.addWidget(made)
+            _name_scrolled(made, _word(self._pages[page]))
             # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
             gc.freeze()
         self._page = page
@@ -251,6 +254,16 @@ class MainWindow(QMainWindow):
     def _key(self, keys: str | QKeySequence, run: Callable[[], object]) -> None:
         QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload]
 
+    def focusNextPrevChild(self, next: bool) -> bool:
+        """Where Tab leads; and, where what had the focus is hidden now, to the page: Qt would give it to whatever
+        comes next, and Enter would press that."""
+        focused = QApplication.focusWidget()
+        if focused is None or focused.isVisible():
+            return super().focusNextPrevChild(next)
+        page = self._made[self._page]
+        (page if page.focusPolicy() & Qt.FocusPolicy.StrongFocus else self._stack).setFocus()
+        return True
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._navigation.set_narrow(event.size().width() < _NARROW)
@@ -258,6 +271,13 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
         self.closed.emit()
+
+
+def _name_scrolled(page: Page, word: str) -> None:
+    """What scrolls has the focus for its keys, and is called as its page is, where it has no name of its own."""
+    for area in page.findChildren(QAbstractScrollArea):
+        if not area.accessibleName():
+            area.setAccessibleName(word)
 
 
 def _keys_of(pages: Iterable[str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ class GetView(QWidget):
         self.scrolled.column.setContentsMargins(HUGE, MEDIUM, HUGE, HUGE)
         self.scrolled.column.addStretch(1)
         self.setLayout(column(self.scrolled))
-        self._begin(self.tr("To begin with"), "")
+        self.show_catalogue()
 
     def show_known(
         self,

@@ -23,13 +23,13 @@ from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLay
 from app.amounts import size_text
 from app.context import Context, is_there
 from app.look.measures import HUGE, MEDIUM
-from app.node.faults import AppError
+from app.node.faults import AppError, sentence
 from app.pages.models.bring import BringDialog, models_among
 from app.pages.models.get import GetView
 from app.pages.models.library import LibraryView
 from app.pages.models.rows import Memory, ModelRow, State, memory_here, memory_there, rows_of
 from app.pages.models.transit_list import TransitList
-from app.pages.models.transits import Kind, Transit, sentence, transits_of
+from app.pages.models.transits import Kind, Transit, transits_of
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import column
@@ -264,15 +264,17 @@ class ModelsPage(Page):
             )
 
     def _copy(self, path: str, body: dict[str, Any]) -> None:
-        self.context.bridge.stream(
-            self.context.client.lines(path, body), lambda _: None, None, self._on_copy_error
-        )
+        self._follow(path, body)
 
-    def _on_copy_error(self, error: AppError) -> None:
-        # what began is told by its row; what could not begin has none
-        began = any(each.kind in (Kind.COPY_OUT, Kind.COPY_IN) for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not began:
-            self.context.tell(error)
+    def _follow(self, path: str, body: dict[str, str]) -> None:
+        """Have the node begin a fetch or a copy. What began is told by its row; what could not begin has none."""
+        began: list[object] = []
+
+        def on_error(error: AppError) -> None:
+            if getattr(error, "code", "") != "cancelled" and not began:
+                self.context.tell(error)
+
+        self.context.bridge.stream(self.context.client.lines(path, body), began.append, None, on_error)
 
     def reveal(self, model: ModelRow) -> None:
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(Path(model.path).parent)))
@@ -312,17 +314,7 @@ class ModelsPage(Page):
 
     def fetch(self, source: str) -> None:
         """Get a model of the catalogue or the hub, or go on with it; it goes on without this window."""
-        self.context.bridge.stream(
-            self.context.client.lines("/models/get", {"model": source}),
-            lambda _: None,
-            None,
-            self._on_fetch_error,
-        )
-
-    def _on_fetch_error(self, error: AppError) -> None:
-        began = any(each.kind is Kind.DOWNLOAD and not each.is_running for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not began:
-            self.context.tell(error)
+        self._follow("/models/get", {"model": source})
 
     def pause(self, transit: Transit) -> None:
         kind = "downloads" if transit.kind is Kind.DOWNLOAD else "copies"

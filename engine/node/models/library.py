@@ -26,6 +26,9 @@ from engine.paths import models_dir
 # How often a process looks whether another has finished fetching the same file.
 _LOCK_POLL_S = 0.1
 
+# What came is not what the source promised, and nothing of it is kept.
+_WRONG_DIGEST = "wrong_digest"
+
 # Ends the name of what is kept beside an unfinished file of where it comes from.
 ORIGIN = ".origin"
 
@@ -141,6 +144,11 @@ class Library:
         why = "; ".join(map(str, failures))
         if all(isinstance(failure, DownloadRefused) for failure in failures):
             raise DownloadRefused(f"{model.name} could not be fetched: {why}")
+        if failures[-1].word == _WRONG_DIGEST:
+            raise DownloadFailed(
+                f"{model.name} could not be fetched: {why}. Try again: it is fetched anew. Where it comes so once "
+                "more, take another model"
+            )
         raise DownloadFailed(
             f"{model.name} could not be fetched: {why}. Check this computer's connection to the "
             "internet, and try again: what was fetched is kept"
@@ -157,10 +165,11 @@ class Library:
         if found != remote.sha256:
             partial.unlink()
             origin_path(partial).unlink(missing_ok=True)
+            progress.advance(0, remote.size_bytes)
             raise DownloadFailed(
                 f"{model.file} came with the wrong digest ({found[:12]}… where {remote.sha256[:12]}… is right), "
                 "and was thrown away"
-            )
+            ).worded(_WRONG_DIGEST)
         keep_note(path, found, partial.stat().st_size)
         partial.replace(path)
         origin_path(partial).unlink(missing_ok=True)
