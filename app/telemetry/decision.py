@@ -17,7 +17,7 @@ _REASONS = {
     "long_prompt": "long enough to be worth a handoff, and not both ways are measured yet",
     "short_prompt": "too short to be worth a handoff",
     "nothing_to_prefill": "all of it was in the cache already",
-    "no_worker": "no other computer prefills for this model",
+    "no_worker": "no other computer was ready to prefill for this model",
 }
 
 
@@ -32,13 +32,19 @@ class Fact:
 
 
 def decision(record: Record, worker: str, decoder: str) -> str:
-    """ "Prefilled on spark: predicted 3.1 s against 8.4 s on studio." """
+    """ "Prefilled on spark: predicted 3.1 s against 8.4 s on studio.", as it was decided when it began."""
     route = record.told["route"]
+    if route is None and record.is_over:
+        return "It ended before it got a slot."
     if route is None:
         return "It waits for a slot; where it is prefilled is decided then."
     is_remote = route["prefill"] == "remote"
     where = worker if is_remote else decoder
-    begin = f"Sent to {where}" if record.told["fallback"] else f"Prefilled on {where}"
+    begin = f"Prefilled on {where}"
+    if is_remote and record.told["fallback"]:
+        begin = f"Sent to {where}"
+    elif record.told["prefilled_ms"] is None and not record.is_over:
+        begin = f"Prefilling on {where}"
     predicted = route["predicted"]
     if route["reason"] in ("local_sooner", "remote_sooner") and predicted:
         ways = {True: predicted["remote_ms"], False: predicted["local_ms"]}
@@ -48,6 +54,8 @@ def decision(record: Record, worker: str, decoder: str) -> str:
             f"against {figures.duration(ways[not is_remote])} on {other}."
         )
     why = _REASONS.get(route["reason"]) or route["detail"]
+    if route["reason"] == "worker_not_ready":
+        why = f"{worker} was not ready ({route['detail']})"
     return f"{begin}: {why}."
 
 
@@ -78,17 +86,17 @@ def facts(record: Record, worker: str, decoder: str, limit_ms: float | None) -> 
         n_bytes = sum(chunk.n_bytes for chunk in record.chunks.values())
         so_far = "before that" if told["fallback"] else "so far"
         found += _of_handoff(told["handoff"], n_bytes, so_far, limit_ms)
-    if (speed := _decode_speed(told)) is not None:
-        found.append(
-            Fact(name="Answer", value=f"{figures.count(told['n_decoded'])} tokens", note=figures.speed(speed))
-        )
+    if record.n_decoded:
+        speed = _decode_speed(record)
+        note = "" if speed is None else figures.speed(speed)
+        found.append(Fact(name="Answer", value=_tokens(record.n_decoded), note=note))
     return found
 
 
 def _of_prompt(told: dict[str, Any]) -> list[Fact]:
     n_prompt, n_cached = told["n_prompt_tokens"], told["n_cached_tokens"]
     note = f"{figures.count(n_cached)} reused" if n_cached else "none reused"
-    return [Fact(name="Prompt", value=f"{figures.count(n_prompt)} tokens", note=note)]
+    return [Fact(name="Prompt", value=_tokens(n_prompt), note=note)]
 
 
 def _of_handoff(handoff: dict[str, Any], n_bytes: int, so_far: str, limit_ms: float | None) -> list[Fact]:
@@ -110,13 +118,17 @@ def _of_handoff(handoff: dict[str, Any], n_bytes: int, so_far: str, limit_ms: fl
         Fact(
             name="Goodput",
             value=figures.rate(handoff["goodput_bytes_per_second"]),
-            note=f"over {figures.duration(handoff['receive_ms'])}",
+            note=f"on average, over {figures.duration(handoff['receive_ms'])}",
         ),
     ]
 
 
-def _decode_speed(told: dict[str, Any]) -> float | None:
-    first, last, n = told["first_token_ms"], told["last_token_ms"], told["n_decoded"]
+def _tokens(n: int) -> str:
+    return f"{figures.count(n)} tokens" if n != 1 else "1 token"
+
+
+def _decode_speed(record: Record) -> float | None:
+    first, last, n = record.told["first_token_ms"], record.last_token_ms, record.n_decoded
     if first is None or last is None or n < 2 or last <= first:
         return None
     return float((n - 1) * 1000 / (last - first))

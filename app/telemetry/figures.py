@@ -44,6 +44,12 @@ def duration(ms: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def passed(seconds: float) -> str:
+    """How long something has lasted, which goes on: "12 s", "2 min 5 s", "2 h 5 min"; in whole seconds."""
+    whole = max(0, int(seconds))
+    return f"{whole} s" if whole < 60 else duration(whole * 1000) if whole >= 100 else f"1 min {whole - 60} s"
+
+
 def count(n: float | None) -> str:
     """ "28,800"."""
     return DASH if n is None else f"{n:,.0f}"

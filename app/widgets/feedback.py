@@ -294,7 +294,8 @@ class Dialog(QDialog):
 
     def _end_hovering(self) -> None:
         """What the pointer was over would not hear that it has left, and stay tinted."""
-        for widget in self.parentWidget().window().findChildren(QWidget):
+        parent = self.parentWidget()
+        for widget in parent.window().findChildren(QWidget) if parent is not None else ():
             if widget.underMouse() and widget.window() is not self:
                 QApplication.sendEvent(widget, QEvent(QEvent.Type.Leave))
                 widget.update()

@@ -13,13 +13,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app import state
-from app.context import Context
 from app.node.faults import AppError, NodeGone
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
-from app.pages.page import Page
 from app.state import NodePresence
-from app.widgets.basics import Button, column
+from app.widgets.feedback import Action
 from app.window import MainWindow
 from tests.app.two_computers import Shell, pretend, settings, two_computers
 from tests.app.windows import Opened, button, click, texts, wait
@@ -159,28 +157,29 @@ def test_all_that_can_have_the_focus_is_read_aloud(look: object, qapp: QApplicat
     assert found == {name: [] for name in PAGES}
 
 
-def test_what_goes_leaves_its_focus_to_the_page(look: object, tmp_path: Path) -> None:
+def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path: Path) -> None:
+    """And to no other button, which the next Enter would press. Tab goes back to it."""
     with two_computers(tmp_path) as context:
-        pretend(context)
-        window = MainWindow(context, {"chat": PAGES["chat"], "two": ("Two", "chat", _TwoButtons)})
+        window = MainWindow(context, PAGES)
         window.show()
-        window.go("two")
+        window.go("cluster")
         window.activateWindow()
-        first, second = (button(window, text) for text in ("First", "Second"))
-        first.setFocus()
-        wait(first.hasFocus)
-        first.hide()
-        focused = QApplication.focusWidget()
-        assert not second.hasFocus() and focused is not None and focused.isAncestorOf(second)
+        wait(window.isActiveWindow)
+        pressed = button(window, "Test link")
+        pressed.setFocus()
+        pressed.setEnabled(False)
+        assert window.focusWidget() is window._stack
+        pressed.setEnabled(True)
+        QTest.keyClick(window, Qt.Key.Key_Tab)
+        assert window.focusWidget() is pressed
+        window.banner("Something is wrong.", Action(text="Mend it", run=lambda: window.banner("")))
+        mend = button(window, "Mend it")
+        mend.setFocus()
+        mend.click()
+        assert window.focusWidget() is window._stack
         window.hide()
         window.end()
         window.deleteLater()
-
-
-class _TwoButtons(Page):
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.setLayout(column(Button("First"), Button("Second")))
 
 
 def test_an_error_of_a_node_that_has_gone_is_left_to_the_banner(look: object, tmp_path: Path) -> None:
@@ -192,6 +191,21 @@ def test_an_error_of_a_node_that_has_gone_is_left_to_the_banner(look: object, tm
         context.client.look = lambda: True  # type: ignore[method-assign]
         context.tell(NodeGone("It has stopped answering."))
         assert context.shell.said == ["That is no file.", "It has stopped answering."]
+
+
+def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> None:
+    asked: list[str] = []
+
+    async def post(path: str, body: object = None) -> None:
+        asked.append(path)
+
+    app.client.post = post  # type: ignore[method-assign]
+    peer = {"node_id": "b" * 32, "name": "spark", "connected": False, "note": "nothing answers", "since": 0.0}
+    running = [{"model": "m", "state": "ready", "active": 0}]
+    app.state._hear(("changed", {"engines": running, "peers": [peer]}))
+    assert "spark is away: nothing answers." in texts(app.window)
+    click(button(app.window, "Reconnect"))
+    wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
 
 
 def test_the_status_fits_a_small_window(app: Opened) -> None:

@@ -65,10 +65,16 @@ class Crash:
 
 
 class Story:
-    """Of this computer and the paired one `peer`, None where there is none. `now_s` is Unix time."""
+    """Of this computer and the paired one `peer`, None where there is none. `now_s` is Unix time.
 
-    def __init__(self, parts: Parts, peer: dict[str, Any] | None, now_s: float) -> None:
+    `is_running`: the node runs, which says all this. Without it nothing is known of what goes on.
+    """
+
+    def __init__(
+        self, parts: Parts, peer: dict[str, Any] | None, now_s: float, *, is_running: bool = True
+    ) -> None:
         self._parts, self._peer, self._now_s = parts, peer, now_s
+        self.is_running = is_running
         self.node: dict[str, Any] = parts.part("node", {})
         self._engines: list[dict[str, Any]] = parts.part("engines", [])
         self._workers: list[dict[str, Any]] = parts.part("workers", [])
@@ -126,6 +132,8 @@ class Story:
         return here or any(worker["link"].get("connected") for worker in self._workers)
 
     def here(self) -> Computer:
+        if not self.is_running:
+            return self._computer(self.here_id, self.here_name, "local", "", "Baton is not running", "danger")
         engine = next((each for each in self._engines if each["model"] == self.model), None)
         worker = next((each for each in self._workers if each["model"] == self.model), None)
         state, tone = _state_of(engine or worker)
@@ -133,9 +141,12 @@ class Story:
             self.here_id, self.here_name, "local", self.model if self.is_loaded else "", state, tone
         )
 
-    def peer(self) -> Computer:
+    def peer(self, *, is_prefilling: bool = False) -> Computer:
+        """`is_prefilling`: it does so just now."""
         assert self._peer is not None
         state, tone = self._peer_state()
+        if is_prefilling and self.is_joined and self._engines:
+            state = "prefilling"
         model = self.model if self.is_joined and self.is_peer_there else self._peer_model()
         return self._computer(self.peer_id, self.peer_name, "peer", model, state, tone)
 
@@ -156,9 +167,9 @@ class Story:
 
     def away(self) -> str:
         """What to know of a peer that is away: since when, and why as far as that is known. "" while it is there."""
-        if self._peer is None or self.is_peer_there:
+        if self._peer is None or self.is_peer_there or not self.is_running:
             return ""
-        since = figures.duration(max(0.0, self._now_s - self._peer["since"]) * 1000)
+        since = figures.passed(self._now_s - self._peer["since"])
         note = self._peer["note"]
         why = f" {note[:1].upper()}{note[1:]}." if note else ""
         return f"{self.peer_name} has been away for {since}.{why}"
@@ -196,7 +207,7 @@ class Story:
         host = self._hosts.get(node_id)
         agreed = self.agreed
         memory, used = "", None
-        if host is not None:
+        if host is not None and self.is_running:
             total, free = host["memory_bytes"], host["free_bytes"]
             memory = f"{figures.memory(free)} of {figures.memory(total)} free"
             used = 1 - free / total if total else None
@@ -208,7 +219,7 @@ class Story:
             memory=memory,
             used=used,
             model=model,
-            is_same_model=hue == "peer" and bool(model) and agreed is not None and agreed["model"] == model,
+            is_same_model=hue == "peer" and bool(model) and self.is_loaded and model == self.model,
             state=state,
             tone=tone,
             is_away=hue == "peer" and not self.is_peer_there,
@@ -216,6 +227,8 @@ class Story:
 
     def _role(self, node_id: str, agreed: dict[str, Any] | None) -> str:
         """What it does for the other one, as things are now."""
+        if not self.is_running:
+            return ""
         if not self.is_peer_there:
             return "answers alone" if self._peer and node_id == self.here_id else ""
         if agreed is None:
@@ -231,9 +244,10 @@ class Story:
 
     def _peer_state(self) -> tuple[str, str]:
         assert self._peer is not None
+        if not self.is_running:
+            return "not known now", ""
         if not self.is_peer_there:
-            since = figures.duration(max(0.0, self._now_s - self._peer["since"]) * 1000)
-            return f"away for {since}", "warning"
+            return f"away for {figures.passed(self._now_s - self._peer['since'])}", "warning"
         if self.is_joined:
             return "ready", "local"
         if note := self.note_of_join():
@@ -249,7 +263,7 @@ def _state_of(process: dict[str, Any] | None) -> tuple[str, str]:
         case "ready":
             n_active = process.get("active", 0)
             return (
-                f"answering {n_active}" if n_active > 1 else "answering" if n_active else "ready"
+                f"answering {n_active} requests" if n_active > 1 else "answering" if n_active else "ready"
             ), "local"
         case "starting":
             progress = process.get("progress", 0.0)
