@@ -210,8 +210,8 @@ class Library:
 
     def _disk_full(self, need: str) -> DiskFull:
         return DiskFull(
-            f"the disk that holds {self.folder} is full: {need}; make room, or set BATON_MODELS to a folder on "
-            "another disk, and try again: what was fetched is kept"
+            f"the disk that holds {self.folder} is full: {need}; make room, or choose a folder on another disk (in "
+            "Settings, or by `baton config set models`), and try again: what was fetched is kept"
         )
 
     @contextlib.contextmanager
@@ -222,8 +222,8 @@ class Library:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise self._disk_full("the file cannot be finished") from error
             raise HostError(
-                f"{error.filename or self.folder}: {os.strerror(error.errno or errno.EIO)}; check the folder, or set "
-                "BATON_MODELS to another"
+                f"{error.filename or self.folder}: {os.strerror(error.errno or errno.EIO)}; check the folder, or "
+                "choose another (in Settings, or by `baton config set models`)"
             ) from error
 
 

@@ -142,7 +142,7 @@ def test_another_source_of_the_same_file_goes_on_with_its_bytes(tmp_path: Path) 
 def test_a_full_disk_is_no_reason_to_try_another_source(tmp_path: Path) -> None:
     full = FakeRemote(stop_at=700, error=OSError(errno.ENOSPC, "full"))
     library = make_library(tmp_path, hub=full)
-    with pytest.raises(DiskFull, match="BATON_MODELS"):
+    with pytest.raises(DiskFull, match="baton config set models"):
         library.get(MODEL, Silent())
     assert [path.stat().st_size for path in library.folder.glob("*.partial")] == [700]
 
