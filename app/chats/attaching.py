@@ -38,6 +38,8 @@ _MARKS = (
 def read_file(path: Path) -> File:
     """Raises BadFile with why it cannot be attached."""
     try:
+        if not path.exists():
+            raise BadFile(f"{path.name} is not there any more.")
         if not path.is_file():
             raise BadFile(f"{path.name} is not a file. Attach the files in it one by one.")
         n_bytes = path.stat().st_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from app.node import sse
-from app.node.faults import AppError, NodeGone, NodeRefused, begun
+from app.node.faults import AppError, NodeGone, NodeRefused, sentence
 
 # Slow to import: by the bridge's thread, while the window is being shown already.
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def _refused(status: int, body: Any) -> NodeRefused:
         return NodeRefused(f"the node answered with status {status}", status=status)
     message = str(error.get("message") or "")
     return NodeRefused(
-        begun(message),
+        sentence(message),
         status=status,
         kind=str(error.get("type") or ""),
         code=str(error.get("code") or ""),

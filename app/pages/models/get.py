@@ -23,7 +23,8 @@ from app.widgets.controls import ChoosableRow, SearchField
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Tag
 
-_WIDTH = 880
+# With the room around.
+WIDTH = 880
 
 
 class GetView(QWidget):
@@ -72,14 +73,14 @@ class GetView(QWidget):
             self._fault,
             self._warning,
             self._card,
-            width=_WIDTH,
+            width=WIDTH,
             margin=HUGE,
             spacing=MEDIUM,
         )
         self.scrolled.column.setContentsMargins(HUGE, MEDIUM, HUGE, HUGE)
         self.scrolled.column.addStretch(1)
         self.setLayout(column(self.scrolled))
-        self._begin(self.tr("To begin with"), "")
+        self.show_catalogue()
 
     def show_known(
         self,

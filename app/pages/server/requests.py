@@ -13,6 +13,9 @@ MAX_ROWS = 200
 # The model was being loaded, or there was no room: whoever asked is told to come back.
 NOT_READY = 503
 
+# It came without the key, or with another.
+NO_KEY = 401
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
