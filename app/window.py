@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -22,9 +22,11 @@ from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
+from app.telemetry import figures
 from app.troubles import Remedy, Trouble, worst
 from app.widgets.basics import Button, Text, row, with_keys
 from app.widgets.feedback import Action, Banner, Dot, Toast
+from app.words import translate
 
 _NARROW = 1000
 _NAV_WIDTH = 168
@@ -353,9 +355,9 @@ class _Status(Button):
             return "warning", self.tr("{0}, {1} is away").format(here, there)
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
-        return "local", f"{here} ⇄ {there}" + (f"  {speed:.1f} Gb/s" if speed else "")
+        return "local", f"{here} ⇄ {there}" + (f"  {figures.rate(speed * 1e9 / 8)}" if speed else "")
 
 
 def _word(page: tuple[str, str, PageMaker]) -> str:
     """What a page is called; "" for one that the navigation does not have."""
-    return QCoreApplication.translate("Pages", page[0]) if page[0] else ""
+    return translate("Pages", page[0]) if page[0] else ""

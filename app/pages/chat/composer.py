@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import (
-    QCoreApplication,
     QEvent,
     QKeyCombination,
     QMimeData,
@@ -41,6 +40,7 @@ from app.widgets.basics import Button, Icon, Text, column, row, set_property
 from app.widgets.controls import Menu
 from app.widgets.feedback import Meter
 from app.widgets.flow import Flow
+from app.words import translate
 
 _MAX_LINES = 10
 _PASTE_INLINE = QKeyCombination(
@@ -483,7 +483,7 @@ def files_in(data: QMimeData) -> list[Path]:
 def size_words(file: File) -> str:
     """In tokens where they were counted, else in bytes."""
     if file.n_tokens is not None:
-        return QCoreApplication.translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
+        return translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
     if file.n_bytes >= 1000:
-        return f"{file.n_bytes / 1000:,.0f} kB"
-    return QCoreApplication.translate("Files", "{} bytes").format(file.n_bytes)
+        return translate("Files", "{} kB").format(f"{file.n_bytes / 1000:,.0f}")
+    return translate("Files", "{} bytes").format(file.n_bytes)

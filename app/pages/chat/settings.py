@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from PySide6.QtCore import QCoreApplication, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFrame, QLineEdit, QPlainTextEdit, QSlider, QSpinBox, QWidget
 
 from app.chats.model import Preset, Sampling
 from app.chats.sampling import SETTINGS, Setting
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Line, Scrolled, Text, column, row
+from app.words import translate
 
 WIDTH = 300
 
@@ -203,31 +204,31 @@ def _words(name: str) -> tuple[str, str]:
     """What a setting is called, and what it does, in a line."""
     return {
         "temperature": (
-            QCoreApplication.translate("Sampling", "Temperature"),
-            QCoreApplication.translate("Sampling", "0 takes the likeliest, more is bolder."),
+            translate("Sampling", "Temperature"),
+            translate("Sampling", "0 takes the likeliest, more is bolder."),
         ),
         "top_p": (
-            QCoreApplication.translate("Sampling", "Top-p"),
-            QCoreApplication.translate("Sampling", "The likeliest words up to this share."),
+            translate("Sampling", "Top-p"),
+            translate("Sampling", "The likeliest words up to this share."),
         ),
         "top_k": (
-            QCoreApplication.translate("Sampling", "Top-k"),
-            QCoreApplication.translate("Sampling", "So many of the likeliest; 0 is all."),
+            translate("Sampling", "Top-k"),
+            translate("Sampling", "So many of the likeliest; 0 is all."),
         ),
         "min_p": (
-            QCoreApplication.translate("Sampling", "Min-p"),
-            QCoreApplication.translate("Sampling", "Drops words far below the likeliest."),
+            translate("Sampling", "Min-p"),
+            translate("Sampling", "Drops words far below the likeliest."),
         ),
         "repeat_penalty": (
-            QCoreApplication.translate("Sampling", "Repeat penalty"),
-            QCoreApplication.translate("Sampling", "Over 1, words just used come less."),
+            translate("Sampling", "Repeat penalty"),
+            translate("Sampling", "Over 1, words just used come less."),
         ),
         "max_tokens": (
-            QCoreApplication.translate("Sampling", "Longest answer"),
-            QCoreApplication.translate("Sampling", "In tokens. Else the context is the limit."),
+            translate("Sampling", "Longest answer"),
+            translate("Sampling", "In tokens. Else the context is the limit."),
         ),
         "seed": (
-            QCoreApplication.translate("Sampling", "Seed"),
-            QCoreApplication.translate("Sampling", "The same number, the same answer."),
+            translate("Sampling", "Seed"),
+            translate("Sampling", "The same number, the same answer."),
         ),
     }[name]

@@ -17,10 +17,12 @@ from app.pages.settings.declared import Declared, Snapshot, read
 from app.pages.settings.memory import need_of
 from app.pages.settings.own_rows import AboutRow, FolderRow, LoginRow, own_rows
 from app.pages.settings.rows import Row, SettingRow
+from app.pages.settings.words import group_title
 from app.state import NodePresence
 from app.widgets.basics import Button, Card, Icon, Scrolled, Text, column, row
 from app.widgets.controls import SearchField
 from app.widgets.feedback import EmptyState
+from app.words import translate
 
 # The memory that a model takes depends on these.
 _OF_MEMORY = ("ctx", "slots")
@@ -168,7 +170,7 @@ class SettingsPage(Page):
                 section.deleteLater()
         self._rows = {}
         self._names = [one.name for one in self._snapshot.settings]
-        made = [_Section(self.tr(group), ()) for group in self._snapshot.groups()]
+        made = [_Section(group_title(group), ()) for group in self._snapshot.groups()]
         self._unmade = [
             (section, [one for one in self._snapshot.settings if one.group == group])
             for section, group in zip(made, self._snapshot.groups(), strict=True)
@@ -389,14 +391,14 @@ class _Waiting(QFrame):
             detail = self.tr("Answers that run end first; who asks meanwhile waits.")
         elif n_reload and n_restart:
             words = self.tr("Waiting: {} for a reload, {} for a restart").format(
-                _n(self, n_reload), n_restart
+                _changes(n_reload), n_restart
             )
             detail = self.tr("A restart ends answers that are being written, and does both.")
         elif n_restart:
-            words = self.tr("Waiting for a restart: {}").format(_n(self, n_restart))
+            words = self.tr("Waiting for a restart: {}").format(_changes(n_restart))
             detail = self.tr("Answers that are being written end. The window stays.")
         elif n_reload:
-            words = self.tr("Waiting for a reload: {}").format(_n(self, n_reload))
+            words = self.tr("Waiting for a reload: {}").format(_changes(n_reload))
             detail = self.tr("Models that are loaded later have them anyway.")
         if snapshot.reload_fault and not snapshot.is_reloading:
             words = words or self.tr("A model did not come back")
@@ -416,8 +418,8 @@ class _Waiting(QFrame):
         self._context.state.restart(self._context.tell)
 
 
-def _n(widget: QWidget, n: int) -> str:
-    return widget.tr("1 change") if n == 1 else widget.tr("{} changes").format(n)
+def _changes(n: int) -> str:
+    return translate("Settings", "1 change") if n == 1 else translate("Settings", "{} changes").format(n)
 
 
 def _sentence(text: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import (
     QAbstractListModel,
-    QCoreApplication,
     QModelIndex,
     QPersistentModelIndex,
     QRect,
@@ -23,6 +22,7 @@ from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL
 from app.telemetry import figures
 from app.telemetry.ledger import Record
 from app.telemetry.sides import Sides
+from app.words import translate
 
 _ROW_HEIGHT = 60
 _ENTRY = Qt.ItemDataRole.UserRole
@@ -47,18 +47,18 @@ class Entry:
 def entry_of(model: str, key: str, record: Record, sides: Sides) -> Entry:
     told = record.told
     is_failed = told["outcome"] == "failed"
-    where = _tr("on {}").format(sides.worker if record.is_remote else sides.decoder)
+    where = translate("RequestsList", "on {}").format(sides.worker if record.is_remote else sides.decoder)
     if told["fallback"]:
-        where = _tr("on {}, then {}").format(sides.worker, sides.decoder)
+        where = translate("RequestsList", "on {}, then {}").format(sides.worker, sides.decoder)
     if record.is_over and told["outcome"] in ("failed", "cancelled"):
-        where = _tr("failed") if is_failed else _tr("cancelled")
+        where = translate("RequestsList", "failed") if is_failed else translate("RequestsList", "cancelled")
     elif record.state == "queued":
-        where = _tr("waits for a slot")
+        where = translate("RequestsList", "waits for a slot")
     n_prompt = told["n_prompt_tokens"]
     return Entry(
         model=model,
         key=key,
-        title=_tr("{} tokens").format(figures.count(n_prompt)),
+        title=translate("RequestsList", "{} tokens").format(figures.count(n_prompt)),
         took=figures.duration(told["ended_ms"]) if record.is_over and told["ended_ms"] else "",
         where=where,
         hue="danger" if is_failed else sides.worker_hue if record.is_remote else sides.decoder_hue,
@@ -194,7 +194,7 @@ class _Painter(QStyledItemDelegate):
             painter.drawText(upper, right | middle, f"{entry.share:.0%}")
         else:
             painter.setPen(look.colour(entry.hue))
-            painter.drawText(upper, right | middle, _tr("decodes"))
+            painter.drawText(upper, right | middle, translate("RequestsList", "decodes"))
         painter.setPen(look.colour("text_faint"))
         painter.drawText(lower, right | middle, entry.at)
         painter.setPen(Qt.PenStyle.NoPen)
@@ -208,7 +208,3 @@ class _Painter(QStyledItemDelegate):
             painter.fontMetrics().elidedText(entry.where, Qt.TextElideMode.ElideRight, words.width()),
         )
         painter.restore()
-
-
-def _tr(words: str) -> str:
-    return QCoreApplication.translate("RequestsList", words)

@@ -12,14 +12,13 @@ from PySide6.QtGui import QFontMetricsF
 
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, LARGE, MEDIUM, SMALL
-from app.node.faults import begun
 from app.pages.chat.transcript.blocks import Span
 from app.pages.chat.transcript.boxes import Style, Unit
 from app.pages.chat.transcript.flow import Flow
 from app.pages.chat.transcript.highlight import Run
-from app.pages.chat.transcript.model import Prefill, Shown, Stats
+from app.pages.chat.transcript.model import STOPPED, Prefill, Shown, Stats
 from app.pages.chat.transcript.parts import ACTIONS_HEIGHT, EDITOR_HEIGHT, PREFILL_HEIGHT
-from app.pages.chat.transcript.words import DOT, NO_BREAK, stats_line, stats_parts
+from app.pages.chat.transcript.words import DOT, NO_BREAK, note_line, stats_line, stats_parts
 
 THOUGHT_HEIGHT = 32
 REASONING_INDENT = 16
@@ -289,9 +288,13 @@ class Entry:
             return y + (34 if shown.note else 0) + (30 if shown.stats is not None else 0)
         if shown.note:
             if self.note is None:
-                colour = look.colour("text_faint" if len(shown.note.split()) == 1 else "warning")
+                colour = look.colour("text_faint" if shown.note == STOPPED else "warning")
                 self.note = Unit(
-                    [Span(text=begun(shown.note))], look.font(), self._width, colour=colour, line_height=22
+                    [Span(text=note_line(shown.note))],
+                    look.font(),
+                    self._width,
+                    colour=colour,
+                    line_height=22,
                 )
             plan.note = y + MEDIUM
             y = plan.note + self.note.height

@@ -38,7 +38,7 @@ from app.pages.chat.transcript.parts import (
     Editor,
     PrefillPanel,
 )
-from app.pages.chat.transcript.words import thought
+from app.pages.chat.transcript.words import note_line, thought
 from app.widgets.basics import Button
 from app.widgets.controls import Menu
 
@@ -89,7 +89,7 @@ class MessageView(QWidget):
         who = {"user": self.tr("You"), "assistant": self.tr("Answer"), "system": self.tr("System prompt")}
         self.setAccessibleName(who[shown.role])
         files = ", ".join(one.name for one in shown.attachments)
-        said = [shown.text[:_READ_ALOUD], files, shown.note]
+        said = [shown.text[:_READ_ALOUD], files, note_line(shown.note)]
         self.setAccessibleDescription("\n".join(part for part in said if part))
 
     @property
