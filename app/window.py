@@ -84,7 +84,7 @@ class MainWindow(QMainWindow):
     def _lay_out(self) -> None:
         bar = QFrame()
         bar.setProperty("kind", "topbar")
-        bar.setFixedHeight(52)
+        bar.setFixedHeight(max(52, current_look().px(44)))
         self._bar = bar
         self._header_place = row(spacing=SMALL)
         bar.setLayout(row(self._title, LARGE, self._header_place, None, self._status, spacing=SMALL))
@@ -255,7 +255,7 @@ class MainWindow(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._navigation.set_narrow(event.size().width() < _NARROW)
+        self._navigation.set_narrow(event.size().width() < current_look().px(_NARROW))
 
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
@@ -304,7 +304,7 @@ class _Navigation(QFrame):
         if narrow is self._is_narrow:
             return
         self._is_narrow = narrow
-        self.setFixedWidth(_NAV_NARROW if narrow else _NAV_WIDTH)
+        self.setFixedWidth(_NAV_NARROW if narrow else current_look().px(_NAV_WIDTH))
         for button, word in self._buttons.values():
             # the space keeps the word off its icon
             button.setText("" if narrow else f" {word}")
@@ -328,7 +328,7 @@ class _Status(Button):
 
     def sizeHint(self) -> QSize:
         layout = self.layout()
-        return QSize(layout.sizeHint().width() if layout else 0, 28)
+        return QSize(layout.sizeHint().width() if layout else 0, current_look().px(28))
 
     def _on_changed(self, part: str) -> None:
         if part in ("node", "peers", "link", "engines"):

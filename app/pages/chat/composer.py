@@ -319,10 +319,10 @@ class _Picker(Button):
     def sizeHint(self) -> QSize:
         width = QFontMetrics(self._font()).horizontalAdvance(self._words)
         # Letters of some fonts reach over what they are said to take.
-        return QSize(width + 2 * SMALL + 2 * TINY + _ARROW, CONTROL_HEIGHT)
+        return QSize(width + 2 * SMALL + 2 * TINY + _ARROW, current_look().px(CONTROL_HEIGHT))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(min(_PICKER_LEAST, self.sizeHint().width()), CONTROL_HEIGHT)
+        return QSize(min(_PICKER_LEAST, self.sizeHint().width()), current_look().px(CONTROL_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)

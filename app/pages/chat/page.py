@@ -32,6 +32,7 @@ from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
 from app.context import Context, is_there
+from app.look.look import current_look
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
 from app.pages.chat.composer import Composer, files_in
@@ -101,7 +102,7 @@ class ChatPage(Page):
         self._settings.hide()
         writing = QWidget()
         writing.setLayout(column(self._loading, self._composer, spacing=SMALL))
-        writing.setMaximumWidth(ANSWER_WIDTH + 2 * LARGE)
+        writing.setMaximumWidth(current_look().px(ANSWER_WIDTH) + 2 * LARGE)
         around = row(spacing=0)
         around.addStretch(1)
         around.addWidget(writing, 1000)
@@ -526,7 +527,9 @@ class ChatPage(Page):
         self._make_room()
 
     def _make_room(self) -> None:
-        self._pane.setVisible(not (self._settings.isVisibleTo(self) and self.width() < _NARROW))
+        self._pane.setVisible(
+            not (self._settings.isVisibleTo(self) and self.width() < current_look().px(_NARROW))
+        )
 
     # Files.
 
@@ -719,7 +722,7 @@ class _LoadingLine(QWidget):
         super().__init__()
         self._words = Text(size="caption", tone="soft")
         self._meter = Meter(4)
-        self._meter.setFixedWidth(120)
+        self._meter.setFixedWidth(current_look().px(120))
         self.setLayout(row(self._words, self._meter, None, spacing=SMALL))
         self.hide()
 

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFrame, QLineEdit, QPlainTextEdit,
 
 from app.chats.model import Preset, Sampling
 from app.chats.sampling import SETTINGS, Setting
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Line, Scrolled, Text, column, row
 from app.words import translate
@@ -32,7 +33,7 @@ class ChatSettings(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("kind", "panel")
-        self.setFixedWidth(WIDTH)
+        self.setFixedWidth(current_look().px(WIDTH))
         self._sampling = Sampling()
         self._presets: Sequence[Preset] = ()
         self._own: frozenset[str] = frozenset()
@@ -40,7 +41,7 @@ class ChatSettings(QFrame):
         self.system.setAccessibleName(self.tr("Instructions"))
         self.system.setPlaceholderText(self.tr("You are a careful helper. Answer shortly."))
         self.system.setTabChangesFocus(True)
-        self.system.setFixedHeight(112)
+        self.system.setFixedHeight(current_look().px(112))
         self._typed = QTimer(self, singleShot=True, interval=_TYPED_MS)
         self._typed.timeout.connect(lambda: self.system_changed.emit(self.system.toPlainText()))
         self.system.textChanged.connect(self._on_typed)
@@ -157,7 +158,7 @@ class _SettingRow(QWidget):
                 self.box.setSpecialValueText(none)
         self.box.setAccessibleName(name)
         self.box.setAccessibleDescription(sentence)
-        self.box.setFixedWidth(92)
+        self.box.setFixedWidth(current_look().px(92))
         self.box.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.box.setKeyboardTracking(False)
         self.box.valueChanged.connect(self._on_typed)

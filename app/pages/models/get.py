@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from app.amounts import size_text
 from app.bridge import Job
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM, SMALL, TINY
 from app.node.faults import AppError
 from app.pages.models.hub import Offer, Repository, catalogue_offers, file_offers, number_text
@@ -73,7 +74,7 @@ class GetView(QWidget):
             self._fault,
             self._warning,
             self._card,
-            width=_WIDTH,
+            width=current_look().px(_WIDTH),
             margin=HUGE,
             spacing=MEDIUM,
         )

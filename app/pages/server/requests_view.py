@@ -41,7 +41,7 @@ class RequestsView(Following):
         self._table.setHorizontalHeaderLabels(titles)
         self._table.setAccessibleName(self.tr("Recent requests"))
         self._table.verticalHeader().hide()
-        self._table.verticalHeader().setDefaultSectionSize(32)
+        self._table.verticalHeader().setDefaultSectionSize(current_look().px(32))
         self._table.setShowGrid(False)
         self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -54,7 +54,7 @@ class RequestsView(Following):
         for place, width in enumerate(_WIDTHS):
             if width:
                 header.setSectionResizeMode(place, QHeaderView.ResizeMode.Fixed)
-                self._table.setColumnWidth(place, width)
+                self._table.setColumnWidth(place, current_look().px(width))
             else:
                 header.setSectionResizeMode(place, QHeaderView.ResizeMode.Stretch)
         for place in _RIGHT:

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QW
 
 from app.bridge import Job
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.pages.settings.declared import Declared, Snapshot, read
@@ -62,7 +63,7 @@ class SettingsPage(Page):
         )
         self._nothing.hide()
         self._waiting = _Waiting(context)
-        self._scrolled = Scrolled(self._notice, self._faults, width=_WIDTH)
+        self._scrolled = Scrolled(self._notice, self._faults, width=current_look().px(_WIDTH))
         self._own()
         self._lay_out()
         context.state.changed.connect(self._on_changed)
@@ -89,7 +90,7 @@ class SettingsPage(Page):
 
     def _lay_out(self) -> None:
         side = QFrame()
-        side.setFixedWidth(_SECTIONS_WIDTH)
+        side.setFixedWidth(current_look().px(_SECTIONS_WIDTH))
         inner = column(self._search, self._link_column, None, spacing=MEDIUM)
         inner.setContentsMargins(LARGE, HUGE, 0, LARGE)
         side.setLayout(inner)
@@ -374,7 +375,7 @@ class _Waiting(QFrame):
         line.setStretch(0, 1)
         card.column.addLayout(line)
         around = QHBoxLayout()
-        card.setMaximumWidth(_WIDTH - 2 * HUGE)
+        card.setMaximumWidth(current_look().px(_WIDTH) - 2 * HUGE)
         around.addStretch(1)
         around.addWidget(card, 1000)
         around.addStretch(1)

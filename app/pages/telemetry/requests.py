@@ -156,7 +156,7 @@ class RequestsList(QListView):
 
 class _Painter(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
-        return QSize(160, _ROW_HEIGHT)
+        return QSize(160, current_look().px(_ROW_HEIGHT))
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
@@ -178,8 +178,9 @@ class _Painter(QStyledItemDelegate):
             painter.drawRoundedRect(rect, RADIUS_CONTROL, RADIUS_CONTROL)
             painter.setPen(Qt.PenStyle.NoPen)
         inner = rect.adjusted(MEDIUM, 8, -MEDIUM, -8)
-        upper = QRect(inner.left(), inner.top(), inner.width(), 20)
-        lower = QRect(inner.left(), inner.top() + 20, inner.width(), 20)
+        line = look.px(20)
+        upper = QRect(inner.left(), inner.top(), inner.width(), line)
+        lower = QRect(inner.left(), inner.top() + line, inner.width(), line)
         left, right = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
         middle = Qt.AlignmentFlag.AlignVCenter
         painter.setPen(look.colour("text"))
@@ -201,7 +202,7 @@ class _Painter(QStyledItemDelegate):
         painter.setBrush(look.colour(entry.hue))
         painter.drawEllipse(lower.left(), lower.center().y() - 3, 7, 7)
         painter.setPen(look.colour("danger" if entry.is_failed else "text_soft"))
-        words = lower.adjusted(14, 0, -64, 0)
+        words = lower.adjusted(14, 0, -look.px(64), 0)
         painter.drawText(
             words,
             left | middle,

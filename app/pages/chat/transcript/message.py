@@ -157,7 +157,9 @@ class MessageView(QWidget):
             self._panel.setParent(self)
             self._panel.answer_here.connect(lambda: self.acted.emit("answer_here"))
         self._panel.say(prefill)
-        self._panel.setGeometry(MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, PREFILL_HEIGHT)
+        self._panel.setGeometry(
+            MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, current_look().px(PREFILL_HEIGHT)
+        )
         self._panel.show()
 
     def _arrange_editor(self) -> None:
@@ -172,7 +174,9 @@ class MessageView(QWidget):
             self.editor.show()
             self.editor.field.setFocus()
             self.editor.field.moveCursor(self.editor.field.textCursor().MoveOperation.End)
-        self.editor.setGeometry(MARGIN, round(plan.editor), self.width() - 2 * MARGIN, EDITOR_HEIGHT)
+        self.editor.setGeometry(
+            MARGIN, round(plan.editor), self.width() - 2 * MARGIN, current_look().px(EDITOR_HEIGHT)
+        )
 
     def begin_editing(self) -> None:
         self.clear_selection()
@@ -247,7 +251,9 @@ class MessageView(QWidget):
                 self._copies[key] = button
             button = self._copies[key]
             right = self.width() - MARGIN
-            button.move(right - button.width() - 4, round(y) + (CODE_HEAD - button.height()) // 2)
+            button.move(
+                right - button.width() - 4, round(y) + (current_look().px(CODE_HEAD) - button.height()) // 2
+            )
             button.show()
 
     def _code_of(self, flow: Flow, slot: int, ordinal: int) -> Callable[[], str]:
@@ -313,7 +319,7 @@ class MessageView(QWidget):
         if plan.waiting is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(look.colour("local"))
-            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + WAITING_HEIGHT / 2 - 5, 10, 10))
+            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + look.px(WAITING_HEIGHT) / 2 - 5, 10, 10))
         for unit, y in ((entry.note, plan.note), (entry.stats, plan.stats)):
             if unit is not None and y is not None:
                 unit.paint(painter, QPointF(MARGIN, y), None)
@@ -328,25 +334,27 @@ class MessageView(QWidget):
         if not is_own:
             painter.setFont(look.font(CAPTION_PX, strong=True))
             painter.setPen(look.colour("text_faint"))
-            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), 24)
+            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), look.px(24))
             painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.tr("System prompt"))
 
     def _paint_files(self, painter: QPainter, top: float) -> None:
         look = current_look()
         font = look.font(CAPTION_PX)
         painter.setFont(font)
-        metrics = painter.fontMetrics()
+        metrics, height = painter.fontMetrics(), look.px(FILE_HEIGHT)
         for index, file in enumerate(self.entry.shown.attachments):
             n_tokens = file.n_tokens
             tokens = " · " + self.tr("{} tokens").format(f"{n_tokens:,}") if n_tokens is not None else ""
-            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, 320)
+            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, look.px(320))
             width = metrics.horizontalAdvance(name + tokens) + 48
-            y = top + index * (FILE_HEIGHT + 4)
-            chip = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, FILE_HEIGHT - 1)
+            y = top + index * (height + 4)
+            chip = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, height - 1)
             painter.setPen(QPen(look.colour("border"), 1))
             painter.setBrush(look.colour("surface"))
             painter.drawRoundedRect(chip, 6, 6)
-            painter.drawPixmap(QPointF(chip.left() + 10, y + 6), look.pixmap("file", "text_soft", 16))
+            painter.drawPixmap(
+                QPointF(chip.left() + 10, y + (height - 16) // 2), look.pixmap("file", "text_soft", 16)
+            )
             text = chip.adjusted(32, 0, -8, 0)
             painter.setPen(look.colour("text"))
             painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, name)
