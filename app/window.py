@@ -67,7 +67,7 @@ class MainWindow(QMainWindow):
         self._first = ""
         self._is_filled = False
         self.setWindowTitle("Baton")
-        self.setMinimumSize(QSize(720, 520))
+        self.setMinimumSize(QSize(current_look().px(720), 520))
         self._navigation = _Navigation({name: page for name, page in pages.items() if page[0]})
         self._navigation.chosen.connect(self.go)
         self._title = Text(size="title")

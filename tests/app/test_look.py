@@ -1,10 +1,16 @@
-"""The palette: every text can be read on every ground it is put on, in both themes."""
+"""The look: every text can be read on every ground it is put on, in both themes, and is as large as it is wanted."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from app.look.look import Look
+from app.look.measures import text_scale
 from app.look.palette import DARK, LIGHT, Palette, contrast
+from app.look.sheet import style_sheet
+from app.widgets.basics import Text
 
 GROUNDS = ("ground", "surface", "sunken")
 HUES = ("local", "peer", "warning", "danger")
@@ -52,3 +58,31 @@ def test_marks_and_icons_stand_out_from_their_ground(palette: Palette, mark: str
 def test_contrast_is_that_of_wcag() -> None:
     assert round(contrast("#000000", "#ffffff"), 2) == 21.0
     assert round(contrast("#777777", "#ffffff"), 2) == 4.48
+
+
+@pytest.mark.parametrize(
+    ("points", "platform", "scale"),
+    [
+        *((9.0, "linux", 1.0), (11.0, "linux", 1.0), (13.75, "linux", 1.25), (40.0, "linux", 1.5)),
+        *((13.0, "darwin", 1.0), (9.0, "win32", 1.0), (11.25, "win32", 1.25)),
+        *((8.1, "win32", 0.9), (4.0, "win32", 0.85), (-1.0, "linux", 1.0)),
+    ],
+)
+def test_text_is_as_large_as_the_system_has_it(points: float, platform: str, scale: float) -> None:
+    assert text_scale(points, platform) == pytest.approx(scale)
+
+
+def test_all_text_grows_with_its_scale(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {each for each in re.findall(r"font-size: (\d+)px", style_sheet(LIGHT, "A", "B", round))}
+    larger = {
+        each
+        for each in re.findall(r"font-size: (\d+)px", style_sheet(LIGHT, "A", "B", lambda px: 2 * round(px)))
+    }
+    assert larger == {str(2 * int(each)) for each in sizes}
+    usual = Text("Baton").sizeHint()
+    monkeypatch.setattr(look, "text_scale", 1.5)
+    assert (look.font().pixelSize(), look.font(12).pixelSize()) == (21, 18)
+    look.set_theme(look.theme)
+    assert Text("Baton").sizeHint().height() >= 1.4 * usual.height()
+    monkeypatch.undo()
+    look.set_theme(look.theme)
