@@ -30,6 +30,7 @@ QLabel[tone="warning"] {{ color: {p.warning}; }}
 QLabel[tone="danger"] {{ color: {p.danger}; }}
 
 QFrame[kind="card"] {{ background: {p.surface}; border: 1px solid {p.border}; border-radius: {RADIUS_CARD}px; }}
+QFrame[kind="card"][tone="input"] {{ border-color: {p.border_input}; }}
 QFrame[kind="card"][tone="local"] {{ border-color: {p.local}; }}
 QFrame[kind="card"][tone="peer"] {{ border-color: {p.peer}; }}
 QFrame[kind="card"][tone="warning"] {{ background: {p.warning_soft}; border-color: {p.warning}; }}
@@ -98,13 +99,14 @@ QPushButton[kind="segment"]:focus {{ border: 1px solid {p.local}; }}
 
 QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ min-height: 20px; }}
 QLineEdit, QPlainTextEdit, QTextEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ background: {p.surface};
-    border: 1px solid {p.border_strong}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px;
+    border: 1px solid {p.border_input}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px;
     selection-background-color: {p.selection}; selection-color: {p.text}; }}
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{
     border: 2px solid {p.local}; padding: 4px 7px; }}
-QLineEdit:disabled, QSpinBox:disabled, QComboBox:disabled {{ background: {p.sunken}; color: {p.text_faint}; }}
+QLineEdit:disabled, QSpinBox:disabled, QComboBox:disabled {{ background: {p.sunken}; color: {p.text_faint};
+    border-color: {p.border}; }}
 QLineEdit[state="wrong"] {{ border: 2px solid {p.danger}; padding: 4px 7px; }}
-QLineEdit[kind="search"] {{ background: {p.ground}; border-color: {p.border}; padding-left: 4px; }}
+QLineEdit[kind="search"] {{ background: {p.ground}; padding-left: 4px; }}
 QPlainTextEdit[kind="bare"], QTextEdit[kind="bare"], QTextBrowser[kind="bare"] {{ background: transparent; border: none;
     padding: 0; }}
 QPlainTextEdit[mono="true"] {{ font-family: "{mono_name}"; font-size: {px(CAPTION_PX + 1)}px; }}
@@ -129,7 +131,7 @@ QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {p.lo
 QSlider::groove:horizontal {{ height: 4px; background: {p.border}; border-radius: 2px; }}
 QSlider::sub-page:horizontal {{ background: {p.local}; border-radius: 2px; }}
 QSlider::handle:horizontal {{ width: 14px; height: 14px; margin: -6px 0; border-radius: 8px; background: {p.surface};
-    border: 1px solid {p.border_strong}; }}
+    border: 1px solid {p.border_input}; }}
 QSlider::handle:horizontal:focus {{ border: 2px solid {p.local}; }}
 
 QProgressBar {{ background: {p.border}; border: none; border-radius: 3px; min-height: 6px; max-height: 6px; }}

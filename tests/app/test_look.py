@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from app.look.look import Look
+from app.look.look import Look, Theme
 from app.look.measures import text_scale
 from app.look.palette import DARK, LIGHT, Palette, contrast
 from app.look.sheet import style_sheet
 from app.widgets.basics import Text
+from app.widgets.controls import Switch
 
 GROUNDS = ("ground", "surface", "sunken")
 HUES = ("local", "peer", "warning", "danger")
@@ -40,6 +41,8 @@ PAIRS = [
 MARKS = [
     *((mark, ground) for mark in ("text_faint", *HUES) for ground in (*GROUNDS, "hover", "pressed")),
     *((mark, "border") for mark in ("local", "peer")),
+    # the outline of what is typed into, chosen from or switched on
+    *(("border_input", ground) for ground in GROUNDS),
 ]
 
 
@@ -86,3 +89,22 @@ def test_all_text_grows_with_its_scale(look: Look, monkeypatch: pytest.MonkeyPat
     assert Text("Baton").sizeHint().height() >= 1.4 * usual.height()
     monkeypatch.undo()
     look.set_theme(look.theme)
+
+
+@pytest.mark.parametrize(
+    "control", ["QLineEdit", "QPlainTextEdit", "QSpinBox", "QComboBox", 'QFrame[kind="card"][tone="input"]']
+)
+def test_what_takes_input_is_outlined_so_that_it_is_seen(control: str) -> None:
+    rules = re.findall(r"([^{}]+)\{([^}]+)\}", style_sheet(DARK, "A", "B", round))
+    bodies = [body for chosen, body in rules if control in [each.strip() for each in chosen.split(",")]]
+    assert any("border" in body and DARK.border_input in body for body in bodies)
+
+
+@pytest.mark.parametrize("theme", [Theme.LIGHT, Theme.DARK])
+def test_a_switch_that_is_off_is_outlined_so_that_it_is_seen(look: Look, theme: Theme) -> None:
+    look.set_theme(theme)
+    switch = Switch("Notifications")
+    picture = switch.grab().toImage()
+    edge = [picture.pixelColor(x, y).name() for x in range(16, 22) for y in range(2, 6)]
+    assert max(contrast(each, look.palette.surface) for each in edge) >= 3.0
+    look.set_theme(Theme.SYSTEM)

@@ -74,13 +74,14 @@ class Composer(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("kind", "card")
+        self.setProperty("tone", "input")
         self.text = _MessageEdit()
         self.text.submitted.connect(self._send)
         self.text.textChanged.connect(self.edited)
         self.text.textChanged.connect(self._show_button)
         self.text.files_given.connect(self.files_given)
         self.text.text_given.connect(self.text_given)
-        self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
+        self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else "input"))
         self._files = Flow()
         self._files.hide()
         self._n_reading = 0
