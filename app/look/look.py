@@ -91,9 +91,14 @@ class Look(QObject):
         scheme = QGuiApplication.styleHints().colorScheme()
         is_dark = self._theme is Theme.DARK or (self._theme is Theme.SYSTEM and scheme is Qt.ColorScheme.Dark)
         self.palette = DARK if is_dark else LIGHT
+        sheet = style_sheet(self.palette, self.font_name, self.mono_name, self.px)
+        if sheet == self._app.styleSheet():
+            return
         self._app.setFont(self.font())
         self._app.setPalette(_qt_palette(self.palette))
-        self._app.setStyleSheet(style_sheet(self.palette, self.font_name, self.mono_name, self.px))
+        # In place of another, Qt applies it to each widget as often as that has parents; after none, once.
+        self._app.setStyleSheet("")
+        self._app.setStyleSheet(sheet)
         self.changed.emit()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from PySide6.QtCore import QEvent, QObject
+from PySide6.QtWidgets import QWidget
 
 from app.look.look import Look, Theme
 from app.look.measures import text_scale
@@ -107,4 +109,37 @@ def test_a_switch_that_is_off_is_outlined_so_that_it_is_seen(look: Look, theme: 
     picture = switch.grab().toImage()
     edge = [picture.pixelColor(x, y).name() for x in range(16, 22) for y in range(2, 6)]
     assert max(contrast(each, look.palette.surface) for each in edge) >= 3.0
+    look.set_theme(Theme.SYSTEM)
+
+
+class _Changes(QObject):
+    """Counts how often a widget is told of another style."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__(widget)
+        self.n = 0
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        self.n += event.type() is QEvent.Type.StyleChange
+        return False
+
+
+def test_another_theme_is_put_on_each_widget_once_however_deep_it_is(look: Look) -> None:
+    top = innermost = QWidget()
+    for _ in range(12):
+        innermost = QWidget(innermost)
+    label = Text("Baton", tone="peer")
+    label.setParent(innermost)
+    top.show()
+    changes = _Changes(label)
+    look.set_theme(Theme.DARK)
+    assert label.palette().windowText().color().name() == DARK.peer
+    # it loses the one, and gets the other
+    assert changes.n <= 2
+    look.set_theme(Theme.LIGHT)
+    assert label.palette().windowText().color().name() == LIGHT.peer
+    changes.n = 0
+    look.set_theme(Theme.LIGHT)
+    assert changes.n == 0
     look.set_theme(Theme.SYSTEM)
