@@ -27,7 +27,7 @@ from PySide6.QtGui import (
     QPaintEvent,
     QTextOption,
 )
-from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QScrollArea, QSizePolicy, QWidget
 
 from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
@@ -50,6 +50,9 @@ _NAME_CHARS = 28
 
 _ARROW = 12
 _PICKER_LEAST = 64
+
+# Of the attached files: three lines, and the beginning of a fourth where there are more.
+_FILES_HEIGHT = 116
 
 
 class Composer(QFrame):
@@ -82,7 +85,7 @@ class Composer(QFrame):
         self.text.files_given.connect(self.files_given)
         self.text.text_given.connect(self.text_given)
         self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else "input"))
-        self._files = Flow()
+        self._files = _Files()
         self._files.hide()
         self._n_reading = 0
         self._has_files = self._is_answering = False
@@ -262,6 +265,52 @@ class _MessageEdit(QPlainTextEdit):
         menu = self.menu_of_text()
         menu.popup(event.globalPos())
         menu.aboutToHide.connect(menu.deleteLater)
+
+
+class _Files(QScrollArea):
+    """The attached files, as high as their lines up to a few; more of them are scrolled, so that the message keeps its
+    place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flow = Flow()
+        self.setWidget(self._flow)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._flow.setObjectName("scrolled")
+        self.setAccessibleName(self.tr("Attached files"))
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Minimum)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+        self._n_shown = 0
+        self.verticalScrollBar().rangeChanged.connect(self._on_range)
+        self._follows = False
+
+    def show_parts(self, parts: Sequence[QWidget]) -> None:
+        """The last of them is seen where there are more than before."""
+        self._follows = len(parts) > self._n_shown
+        self._n_shown = len(parts)
+        self._flow.show_parts(parts)
+        self.updateGeometry()
+
+    def _on_range(self, _: int, end: int) -> None:
+        if self._follows:
+            self.verticalScrollBar().setValue(end)
+
+    def hasHeightForWidth(self) -> bool:
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        return min(self._flow.heightForWidth(width), current_look().px(_FILES_HEIGHT))
+
+    def sizeHint(self) -> QSize:
+        hint = self._flow.sizeHint()
+        return QSize(hint.width(), min(hint.height(), current_look().px(_FILES_HEIGHT)))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, self.sizeHint().height())
 
 
 class FileChip(QFrame):
