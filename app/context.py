@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from app.node.client import NodeClient
 from app.preferences import Preferences
 from app.state import NodeState
 from app.telemetry.feeds import Feeds
+from app.telemetry.sides import sides_of
 from app.words import translate
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Context:
     @cached_property
     def feeds(self) -> Feeds:
         """What the engines do; they are followed from the first time that a page asks."""
-        return Feeds(self.bridge, self.client, self.state)
+        return Feeds(self.bridge, self.client, self.state, sides=partial(sides_of, self))
 
     @property
     def computer(self) -> str:

@@ -28,7 +28,7 @@ class Farewell(Dialog):
             "Stopping unloads them and frees their memory."
         )
         if is_answering:
-            sentence = self.tr("An answer is being written just now. ") + sentence
+            sentence = self.tr("An answer is being written just now, and stopping ends it. ") + sentence
         self._always = QCheckBox(self.tr("Do this every time"))
         keep = Button(self.tr("Keep serving"), lambda: self._choose(Parting.KEEP), kind="primary")
         stop = Button(self.tr("Stop everything"), lambda: self._choose(Parting.STOP))

@@ -16,18 +16,21 @@ class Remedy(Enum):
 
     LOAD_AGAIN = "load again"
     SEE_CLUSTER = "see cluster"
+    RECONNECT = "reconnect"
     OPEN_SETUP = "open setup"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """`subject` is a model or a computer; `detail` the cause in the node's words, which may be empty."""
+    """`subject` is a model or a computer, `node_id` the computer's; `detail` the cause in the node's words, which may
+    be empty."""
 
     kind: str
     tone: str
     subject: str
     detail: str
     remedy: Remedy
+    node_id: str = ""
 
 
 def worst(state: Mapping[str, Any]) -> Trouble | None:
@@ -59,15 +62,18 @@ def worst(state: Mapping[str, Any]) -> Trouble | None:
             detail=state["permission"].get("sentence", ""),
             remedy=Remedy.OPEN_SETUP,
         )
-    for peer in state.get("peers", []):
-        if not peer.get("connected") and state.get("engines"):
-            return Trouble(
-                kind="peer away",
-                tone="warning",
-                subject=peer["name"],
-                detail=peer.get("note", ""),
-                remedy=Remedy.SEE_CLUSTER,
-            )
+    peers = state.get("peers", [])
+    # Of several, one that is there is enough to prefill.
+    if peers and state.get("engines") and not any(peer.get("connected") for peer in peers):
+        peer = peers[0]
+        return Trouble(
+            kind="peer away",
+            tone="warning",
+            subject=peer["name"],
+            detail=peer.get("note", ""),
+            remedy=Remedy.RECONNECT,
+            node_id=peer["node_id"],
+        )
     return None
 
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable
 
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut
+from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
+from shiboken6 import isValid
 
 from app.chats.titles import shortened
 from app.context import Context, is_there
@@ -66,6 +67,7 @@ class MainWindow(QMainWindow):
         self._page = ""
         self._first = ""
         self._is_filled = False
+        self._left_by: QWidget | None = None
         self.setWindowTitle("Baton")
         self.setMinimumSize(QSize(current_look().px(720), 520))
         self._navigation = _Navigation({name: page for name, page in pages.items() if page[0]})
@@ -189,7 +191,7 @@ class MainWindow(QMainWindow):
         state = self._context.state
         if state.presence is NodePresence.GONE:
             self.banner(
-                self.tr("{0} Your chats are safe, and answers need it again.").format(state.fault),
+                self.tr("{0} Your chats are safe. Start it again to get answers.").format(state.fault),
                 Action(text=self.tr("Start it again"), run=state.begin),
                 tone="danger",
             )
@@ -218,7 +220,7 @@ class MainWindow(QMainWindow):
             case "engine failed":
                 return self.tr("{0} could not be kept loaded{1}.").format(trouble.subject, detail)
             case "engine restarting":
-                return self.tr("{0} stopped{1}. It is being started again; nothing is lost.").format(
+                return self.tr("{0} stopped{1}. It is being started again, and your chats are safe.").format(
                     trouble.subject, detail
                 )
             case "peer away":
@@ -247,7 +249,15 @@ class MainWindow(QMainWindow):
                 )
             case Remedy.OPEN_SETUP:
                 return (Action(text=self.tr("What to do"), run=lambda: self.go("setup")),)
-        return (Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster")),)
+        see = Action(text=self.tr("See Cluster"), run=lambda: self.go("cluster"))
+        if trouble.remedy is Remedy.RECONNECT:
+            return see, Action(text=self.tr("Reconnect"), run=lambda: self._call(trouble))
+        return (see,)
+
+    def _call(self, trouble: Trouble) -> None:
+        context = self._context
+        self.toast(self.tr("Calling {} at every address that is known of it.").format(trouble.subject))
+        context.bridge.run(context.client.post(f"/peers/{trouble.node_id}/call"), on_error=context.tell)
 
     def _bind_keys(self) -> None:
         for name, keys in _keys_of(self._pages).items():
@@ -275,6 +285,25 @@ class MainWindow(QMainWindow):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._navigation.set_narrow(event.size().width() < current_look().px(_NARROW))
+
+    def focusNextPrevChild(self, forward: bool) -> bool:
+        """Qt asks for this as well where a control that has the focus is hidden or disabled, as a button that was just
+        pressed: then the page has it, in place of some other control, and Tab goes back to that button."""
+        held = self.focusWidget()
+        if held is not None and not (held.isVisible() and held.isEnabled()):
+            self._left_by = held
+            self._stack.setFocus()
+            return True
+        left, self._left_by = self._left_by, None
+        if held is self._stack and left is not None and isValid(left) and _can_take_focus(left):
+            left.setFocus(Qt.FocusReason.TabFocusReason)
+            return True
+        return super().focusNextPrevChild(forward)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self.focusWidget() is None:
+            self._stack.setFocus()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
@@ -308,6 +337,8 @@ class _Navigation(QFrame):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setAccessibleName(word)
             button.setCheckable(True)
+            # read aloud as one of several; what it does is the group's
+            button.setAutoExclusive(True)
             self._group.addButton(button)
             button.setToolTip(with_keys(word, keys[name]) if name in keys else word)
             self._buttons[name] = button, word
@@ -375,6 +406,10 @@ class _Status(Button):
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
         return "local", f"{here} ⇄ {there}" + (f"  {figures.rate(speed * 1e9 / 8)}" if speed else "")
+
+
+def _can_take_focus(widget: QWidget) -> bool:
+    return widget.isVisible() and widget.isEnabled()
 
 
 def _word(page: tuple[str, str, PageMaker]) -> str:

@@ -89,12 +89,15 @@ QPushButton[kind="tile"]:focus {{ border: 2px solid {p.local}; padding: 0; }}
 QPushButton[kind="chip"] {{ background: {p.surface}; border: 1px solid {p.border}; border-radius: 14px;
     padding: 3px 12px; font-weight: 400; color: {p.text_soft}; }}
 QPushButton[kind="chip"]:hover {{ background: {p.hover}; color: {p.text}; }}
+QPushButton[kind="chip"]:disabled {{ background: {p.sunken}; color: {p.text_faint}; }}
 QPushButton[kind="chip"]:focus {{ border: 2px solid {p.local}; padding: 2px 11px; }}
 QPushButton[kind="segment"] {{ background: transparent; border: 1px solid transparent; font-weight: 400;
     color: {p.text_soft}; padding: 3px 12px; min-height: 18px; }}
 QPushButton[kind="segment"]:hover {{ color: {p.text}; }}
 QPushButton[kind="segment"]:checked {{ background: {p.surface}; border-color: {p.border_strong}; color: {p.text};
     font-weight: 600; }}
+QPushButton[kind="segment"]:disabled {{ color: {p.text_faint}; }}
+QPushButton[kind="segment"]:checked:disabled {{ background: {p.sunken}; border-color: {p.border}; }}
 QPushButton[kind="segment"]:focus {{ border: 1px solid {p.local}; }}
 
 QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ min-height: 20px; }}
@@ -165,7 +168,7 @@ QListView::item:selected, QTreeView::item:selected, QTableView::item:selected {{
 QListView::item:focus, QTreeView::item:focus {{ border: 1px solid {p.local}; }}
 QHeaderView {{ background: transparent; }}
 QHeaderView::section {{ background: transparent; color: {p.text_faint}; border: none;
-    border-bottom: 1px solid {p.border}; padding: 6px 8px; font-size: {px(CAPTION_PX)}px; font-weight: 600; }}
+    border-bottom: 1px solid {p.border}; padding: 6px 11px; font-size: {px(CAPTION_PX)}px; font-weight: 600; }}
 QSplitter::handle {{ background: {p.border}; }}
 QSplitter::handle:horizontal {{ width: 1px; }}
 """

@@ -85,12 +85,13 @@ def summary(found: list[Check]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A part of a line, as the node says it, as a sentence of its own; a name of the system's stays as it is."""
+    """A part of a line, as the node says it, as a sentence of its own, in the window's units; a name of the system's
+    stays as it is."""
     if not text:
         return ""
     begins_with_name = any(letter.isdigit() for letter in text.split(maxsplit=1)[0])
     begin = text[:1] if begins_with_name else text[:1].upper()
-    return begin + text[1:] + ("" if text.endswith((".", "?")) else ".")
+    return begin + text[1:].replace("Gbit/s", "Gb/s") + ("" if text.endswith((".", "?")) else ".")
 
 
 def _of_finding(finding: dict[str, Any]) -> Check:

@@ -20,7 +20,7 @@ _REASONS = {
     ),
     "short_prompt": QT_TRANSLATE_NOOP("Decision", "too short to be worth a handoff"),
     "nothing_to_prefill": QT_TRANSLATE_NOOP("Decision", "all of it was in the cache already"),
-    "no_worker": QT_TRANSLATE_NOOP("Decision", "no other computer prefills for this model"),
+    "no_worker": QT_TRANSLATE_NOOP("Decision", "no other computer was ready to prefill for this model"),
 }
 
 
@@ -35,8 +35,10 @@ class Fact:
 
 
 def decision(record: Record, worker: str, decoder: str) -> str:
-    """ "Prefilled on spark: predicted 3.1 s against 8.4 s on studio." """
+    """ "Prefilled on spark: predicted 3.1 s against 8.4 s on studio.", as it was decided when it began."""
     route = record.told["route"]
+    if route is None and record.is_over:
+        return translate("Decision", "It ended before it got a slot.")
     if route is None:
         return translate("Decision", "It waits for a slot; where it is prefilled is decided then.")
     is_remote = route["prefill"] == "remote"
@@ -48,12 +50,16 @@ def decision(record: Record, worker: str, decoder: str) -> str:
         why = translate("Decision", "predicted {0}, against {1} on {2}").format(
             figures.duration(ways[is_remote]), figures.duration(ways[not is_remote]), other
         )
+    elif route["reason"] == "worker_not_ready":
+        why = translate("Decision", "{0} was not ready ({1})").format(worker, route["detail"])
     elif known := _REASONS.get(route["reason"]):
         why = translate("Decision", known)
     else:
         why = route["detail"]
-    if record.told["fallback"]:
+    if is_remote and record.told["fallback"]:
         return translate("Decision", "Sent to {0}: {1}.").format(where, why)
+    if record.told["prefilled_ms"] is None and not record.is_over:
+        return translate("Decision", "Prefilling on {0}: {1}.").format(where, why)
     return translate("Decision", "Prefilled on {0}: {1}.").format(where, why)
 
 
@@ -90,14 +96,11 @@ def facts(record: Record, worker: str, decoder: str, limit_ms: float | None) -> 
         n_bytes = sum(chunk.n_bytes for chunk in record.chunks.values())
         so_far = translate("Decision", "before that") if told["fallback"] else translate("Decision", "so far")
         found += _of_handoff(told["handoff"], n_bytes, so_far, limit_ms)
-    if (speed := _decode_speed(told)) is not None:
-        found.append(
-            Fact(
-                name=translate("Decision", "Answer"),
-                value=_tokens(told["n_decoded"]),
-                note=figures.speed(speed),
-            )
-        )
+    if record.n_decoded:
+        speed = _decode_speed(record)
+        note = "" if speed is None else figures.speed(speed)
+        answer = translate("Decision", "Answer")
+        found.append(Fact(name=answer, value=_tokens(record.n_decoded), note=note))
     return found
 
 
@@ -108,10 +111,6 @@ def _of_prompt(told: dict[str, Any]) -> list[Fact]:
     else:
         note = translate("Decision", "none reused")
     return [Fact(name=translate("Decision", "Prompt"), value=_tokens(n_prompt), note=note)]
-
-
-def _tokens(n: int) -> str:
-    return translate("Decision", "{} tokens").format(figures.count(n))
 
 
 def _of_handoff(handoff: dict[str, Any], n_bytes: int, so_far: str, limit_ms: float | None) -> list[Fact]:
@@ -138,13 +137,19 @@ def _of_handoff(handoff: dict[str, Any], n_bytes: int, so_far: str, limit_ms: fl
         Fact(
             name=translate("Decision", "Goodput"),
             value=figures.rate(handoff["goodput_bytes_per_second"]),
-            note=translate("Decision", "over {}").format(figures.duration(handoff["receive_ms"])),
+            note=translate("Decision", "on average, over {}").format(figures.duration(handoff["receive_ms"])),
         ),
     ]
 
 
-def _decode_speed(told: dict[str, Any]) -> float | None:
-    first, last, n = told["first_token_ms"], told["last_token_ms"], told["n_decoded"]
+def _tokens(n: int) -> str:
+    if n == 1:
+        return translate("Decision", "1 token")
+    return translate("Decision", "{} tokens").format(figures.count(n))
+
+
+def _decode_speed(record: Record) -> float | None:
+    first, last, n = record.told["first_token_ms"], record.last_token_ms, record.n_decoded
     if first is None or last is None or n < 2 or last <= first:
         return None
     return float((n - 1) * 1000 / (last - first))

@@ -1,6 +1,7 @@
 """Follows every loaded model's engine, and writes its ledger. On the GUI thread; pages listen to `changed`.
 
-Of a computer that prefills it is the other one's engine that is followed, which knows of the whole request.
+Of a computer that prefills it is the other one's engine that is followed, which knows of the whole request. When the
+roles change, so does whom is followed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from app.node.client import NodeClient
 from app.node.faults import AppError
 from app.state import NodePresence, NodeState
 from app.telemetry.ledger import Ledger, Record
+from app.telemetry.sides import UNKNOWN, Sides
 
 # An engine that has just begun may not listen yet, and one that ended is told of a moment later.
 _AGAIN_AFTER_MS = 1500
+
+# Parts of the node's state that tell which engines there are, and who does what.
+_PARTS = frozenset({"node", "engines", "workers", "joins", "roles", "peers"})
 
 
 class Feeds(QObject):
@@ -37,10 +42,14 @@ class Feeds(QObject):
         client: NodeClient,
         state: NodeState,
         clock: Callable[[], float] = time.time,
+        sides: Callable[[str], Sides] = lambda model: UNKNOWN,
     ) -> None:
+        """`sides` says of a model who prefills and who decodes now."""
         super().__init__(state)
         self._bridge, self._client, self._state, self._clock = bridge, client, state, clock
+        self._sides = sides
         self._jobs: dict[str, Job] = {}
+        self._places: dict[str, str] = {}
         self.ledgers: dict[str, Ledger] = {}
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_AFTER_MS)
         self._again.timeout.connect(self._follow)
@@ -80,18 +89,26 @@ class Feeds(QObject):
         return all(ledger.goodput.is_empty(self.now_s) for ledger in self.ledgers.values())
 
     def _on_part(self, part: str) -> None:
-        if part in ("engines", "workers", "peers"):
+        if part in _PARTS:
             self._follow()
 
     def _follow(self) -> None:
         wanted = self._wanted()
+        moved = [model for model in self._jobs if model in wanted and wanted[model] != self._places[model]]
+        for model in moved:
+            self._jobs.pop(model).cancel()
+            self._leave(model, self.tr("it ran on while the roles changed, and its end was not heard"))
         gone = [model for model in self._jobs if model not in wanted]
         for model in gone:
             self._jobs.pop(model).cancel()
-            self._leave(model)
+            self._leave(model, self.tr("its engine ended"))
         new = [model for model in wanted if model not in self._jobs]
         for model in new:
             self.ledgers.setdefault(model, Ledger(model))
+            self._places[model] = wanted[model]
+        for model, ledger in self.ledgers.items():
+            ledger.sides = self._sides(model)
+        for model in new:
             self._jobs[model] = self._bridge.stream(
                 self._client.endpoint_events(model),
                 partial(self._hear, model),
@@ -101,13 +118,15 @@ class Feeds(QObject):
         if gone or new:
             self.models_changed.emit()
 
-    def _wanted(self) -> set[str]:
-        """Models with an engine that can be asked, here or on the computer that this one prefills for."""
+    def _wanted(self) -> dict[str, str]:
+        """Models with an engine that can be asked, and where it is: on the computer of that name, which this one
+        prefills for, or "" for here. An engine that is left over here from other roles is asked nothing any more."""
         if self._state.presence is not NodePresence.THERE:
-            return set()
-        here = {each["model"] for each in self._state.part("engines", []) if each["state"] == "ready"}
-        there = {each["model"] for each in self._state.part("workers", []) if each["link"].get("connected")}
-        return here | there
+            return {}
+        here = {each["model"]: "" for each in self._state.part("engines", []) if each["state"] == "ready"}
+        workers = self._state.part("workers", [])
+        there = {each["model"]: each["for"] for each in workers if each["link"].get("connected")}
+        return {**here, **there}
 
     def _hear(self, model: str, event: tuple[str, dict[str, Any]]) -> None:
         name, data = event
@@ -118,9 +137,9 @@ class Feeds(QObject):
 
     def _ended(self, model: str, why: AppError | None) -> None:
         if self._jobs.pop(model, None) is not None:
-            self._leave(model)
+            self._leave(model, self.tr("its engine ended"))
             self._again.start()
 
-    def _leave(self, model: str) -> None:
-        self.ledgers[model].leave(self.tr("its engine ended"))
+    def _leave(self, model: str, why: str) -> None:
+        self.ledgers[model].leave(why)
         self.changed.emit(model, "")

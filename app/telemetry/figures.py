@@ -60,6 +60,16 @@ def duration(ms: float | None) -> str:
     return translate("Figures", "{0} h {1} min").format(minutes // 60, minutes % 60)
 
 
+def passed(seconds: float) -> str:
+    """How long something has lasted, which goes on: "12 s", "2 min 5 s", "2 h 5 min"; in whole seconds."""
+    whole = max(0, int(seconds))
+    if whole >= 100:
+        return duration(whole * 1000)
+    if whole >= 60:
+        return translate("Figures", "{0} min {1} s").format(1, whole - 60)
+    return translate("Figures", "{} s").format(whole)
+
+
 def count(n: float | None) -> str:
     """ "28,800"."""
     return DASH if n is None else f"{n:,.0f}"

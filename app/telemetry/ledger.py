@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
+
+from app.telemetry.sides import UNKNOWN, Sides
 
 # Requests that are kept of one engine while the window lives: days of chats, in some megabytes.
 MAX_RECORDS = 500
@@ -21,7 +24,8 @@ MAX_WITH_LAYERS = 32
 SERIES_S = 60
 STEP_S = 0.25
 
-# Over so long a slot's speed is taken: the engine tells of tokens twice a second.
+# Over so long a slot's speed is taken, or over a chunk where that takes longer: the engine tells of tokens twice a
+# second, and of a prompt's when a chunk is done.
 _SPEED_S = 2.5
 
 _ANSWERED = ("first_token_ms", "last_token_ms", "ended_ms")
@@ -67,11 +71,22 @@ class Chunk:
 
 @dataclass(kw_only=True, slots=True)
 class Record:
-    """One request. `told` is its timeline without chunks, as it was told last; `chunks` by their first position."""
+    """One request. `told` is its timeline without chunks, as it was told last; `chunks` by their first position.
+
+    `sides` are those that it began with. Of a request that runs, `n_decoded` and `last_token_ms` are newer than what
+    was told: slots say how many tokens there are, and when that was heard is when the last one came.
+    """
 
     request_id: str
     told: dict[str, Any]
     chunks: dict[int, Chunk] = field(default_factory=dict)
+    sides: Sides = UNKNOWN
+    n_decoded: int = field(init=False)
+    last_token_ms: float | None = field(init=False)
+    _aged: tuple[float, float] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.n_decoded, self.last_token_ms = self.told["n_decoded"], self.told["last_token_ms"]
 
     @property
     def asked_s(self) -> float:
@@ -109,7 +124,27 @@ class Record:
         """From its asking to the last moment that is known."""
         moments = [self.told.get(name) for name in ("queued_ms", "started_ms", "prefilled_ms", *_ANSWERED)]
         moments += [chunk.at_ms for chunk in self.chunks.values()]
+        moments += [self.last_token_ms, (self.told["fallback"] or {}).get("at_ms")]
         return max((float(moment) for moment in moments if moment is not None), default=0.0)
+
+    def age_ms(self, now_s: float) -> float:
+        """How long ago it was asked, or how long it took.
+
+        Counted from what was heard of it last, since another computer's clock may be another.
+        """
+        if self.is_over or self._aged is None:
+            return self.span_ms
+        at_s, aged_ms = self._aged
+        return max(self.span_ms, aged_ms + (now_s - at_s) * 1000)
+
+    def heard(self, now_s: float) -> None:
+        """Something of it has just come."""
+        self._aged = now_s, self.age_ms(now_s)
+
+    def decoded(self, n_decoded: int, now_s: float) -> None:
+        """So many tokens of its answer are there."""
+        if n_decoded > self.n_decoded and self.told["first_token_ms"] is not None:
+            self.n_decoded, self.last_token_ms = n_decoded, self.age_ms(now_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,16 +209,17 @@ class Goodput:
 
 
 class Ledger:
-    """Of one model's engine. `hear` its events in their order."""
+    """Of one model's engine. `hear` its events in their order; `sides` is who prefills and decodes now."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, sides: Sides = UNKNOWN) -> None:
         self.model = model
+        self.sides = sides
         self.slots: list[Slot] = []
         self.worker: dict[str, Any] = {}
         self.goodput = Goodput()
         self.records: dict[str, Record] = {}
         self._live: dict[str, str] = {}
-        self._counts: dict[int, deque[tuple[float, str, int]]] = {}
+        self._paces: dict[int, _Pace] = {}
 
     def hear(self, name: str, data: dict[str, Any], now_s: float) -> str:
         """Take an event in; the key of the record that it changed, or ""."""
@@ -191,7 +227,7 @@ class Ledger:
             case "snapshot":
                 self._begin(data, now_s)
             case "request":
-                return self._told(data)
+                return self._told(data, now_s)
             case "chunk":
                 return self._chunk(data, now_s)
             case "slots":
@@ -203,7 +239,7 @@ class Ledger:
     def leave(self, why: str) -> None:
         """The engine is not there any more: nothing more comes of what it was doing."""
         self.slots, self.worker = [], {}
-        self._counts.clear()
+        self._paces.clear()
         for key in self._live.values():
             record = self.records.get(key)
             if record is not None and not record.is_over:
@@ -231,19 +267,22 @@ class Ledger:
         if not there >= self._live.keys():
             self._live = {number: key for number, key in self._live.items() if number in there}
         for timeline in snapshot["requests"]:
-            self._told(timeline)
+            self._told(timeline, now_s)
         self._slots(snapshot["slots"], now_s)
 
-    def _told(self, timeline: dict[str, Any]) -> str:
+    def _told(self, timeline: dict[str, Any], now_s: float) -> str:
         told = {name: value for name, value in timeline.items() if name != "chunks"}
         key = f"{told['asked']:.3f} {told['id']}"
         record = self.records.get(key)
         if record is None:
-            record = self.records[key] = Record(request_id=told["id"], told=told)
+            record = self.records[key] = Record(request_id=told["id"], told=told, sides=self.sides)
             self._forget_oldest()
         record.told = told
+        if record.is_over or told["n_decoded"] > record.n_decoded:
+            record.n_decoded, record.last_token_ms = told["n_decoded"], told["last_token_ms"]
         self._live[told["id"]] = key
         self._add_chunks(record, timeline.get("chunks", ()))
+        record.heard(now_s)
         return key
 
     def _chunk(self, data: dict[str, Any], now_s: float) -> str:
@@ -255,6 +294,7 @@ class Ledger:
         self._add_chunks(record, [data])
         told = record.told
         told["n_prompt_tokens_processed"] = max(told["n_prompt_tokens_processed"], data["stop"])
+        record.heard(now_s)
         if not is_known:
             for layer in record.chunks[data["first"]].layers:
                 begin_s, end_s = (
@@ -290,15 +330,14 @@ class Ledger:
     def _slot(self, told: dict[str, Any], now_s: float) -> Slot:
         number, state = told["id"], told["state"]
         is_decoding = state == "decode"
-        n_done = told["n_decoded"] if is_decoding else told["n_prompt_tokens_processed"]
-        counts = self._counts.setdefault(number, deque())
-        if counts and (counts[-1][1] != state or counts[-1][2] > n_done):
-            counts.clear()
-        counts.append((now_s, state, n_done))
-        while counts[0][0] < now_s - _SPEED_S and len(counts) > 2:
-            counts.popleft()
-        since_s = now_s - counts[0][0]
         is_busy = is_decoding or state.startswith("prefill")
+        pace = self._paces.get(number)
+        if pace is None or pace.state != state:
+            pace = self._paces[number] = _Pace(state)
+        pace.hear(told["n_decoded"] if is_decoding else told["n_prompt_tokens_processed"], now_s)
+        record = self.records.get(self._live.get(told["id_task"] or "", ""))
+        if is_decoding and record is not None and not record.is_over:
+            record.decoded(told["n_decoded"], now_s)
         return Slot(
             number=number,
             state=state,
@@ -309,8 +348,34 @@ class Ledger:
             n_decoded=told["n_decoded"],
             prefill=told["prefill"],
             request_id=told["id_task"],
-            tokens_per_s=(n_done - counts[0][2]) / since_s if is_busy and since_s > 0 else None,
+            tokens_per_s=pace.per_s(now_s) if is_busy else None,
         )
+
+
+class _Pace:
+    """How fast a slot's tokens grow while it is in one state: over those moments when there were more."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self._grown: deque[tuple[float, int]] = deque()
+
+    def hear(self, count: int, now_s: float) -> None:
+        if self._grown and count < self._grown[-1][1]:
+            self._grown.clear()
+        if not self._grown or count > self._grown[-1][1]:
+            self._grown.append((now_s, count))
+        while len(self._grown) > 2 and self._grown[1][0] <= self._grown[-1][0] - _SPEED_S:
+            self._grown.popleft()
+
+    def per_s(self, now_s: float) -> float | None:
+        """None until there were more; less and less while there are no more though there should be."""
+        if len(self._grown) < 2:
+            return None
+        (begin_s, begin), (end_s, end) = self._grown[0], self._grown[-1]
+        longest_s = max(after - before for (before, _), (after, _) in pairwise(self._grown))
+        if now_s - end_s > max(_SPEED_S, 2 * longest_s):
+            end_s = now_s
+        return (end - begin) / (end_s - begin_s) if end_s > begin_s else None
 
 
 def _chunk_of(told: dict[str, Any]) -> Chunk:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from app.context import Context
 from app.words import translate
+
+if TYPE_CHECKING:
+    from app.context import Context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +21,11 @@ class Sides:
     decoder_hue: str = "local"
 
 
+UNKNOWN = Sides(worker="the other computer", decoder="this computer")
+
+
 def sides_of(context: Context, model: str) -> Sides:
+    """As they are now; a request keeps those that it began with."""
     for worker in context.state.part("workers", []):
         if worker["model"] == model:
             return Sides(

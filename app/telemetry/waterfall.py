@@ -101,9 +101,12 @@ class Hit:
 
 
 class Waterfall:
-    """Of one request as far as it has come. `ceiling` is what the cable carries in bytes a second, None if unknown."""
+    """Of one request as far as it has come. `ceiling` is what the cable carries in bytes a second, None if unknown.
 
-    def __init__(self, record: Record, *, ceiling: float | None = None) -> None:
+    `age_ms` is how long ago a request that runs was asked: time goes on in its picture, though nothing may come.
+    """
+
+    def __init__(self, record: Record, *, ceiling: float | None = None, age_ms: float = 0.0) -> None:
         told = record.told
         self.chunks: Sequence[Chunk] = record.in_order
         self.remote = [chunk for chunk in self.chunks if chunk.remote]
@@ -112,19 +115,21 @@ class Waterfall:
         self.started_ms: float | None = told["started_ms"]
         self.ready_ms: float | None = told["prefilled_ms"]
         self.first_token_ms: float | None = told["first_token_ms"]
-        self.last_token_ms: float | None = told["last_token_ms"]
-        self.n_decoded: int = told["n_decoded"]
+        self.last_token_ms = record.last_token_ms
+        self.n_decoded = record.n_decoded
         fallback = told["fallback"]
         self.fallback_ms: float | None = fallback["at_ms"] if fallback else None
         handoff = told["handoff"] or {}
         self.tail_ms: float | None = handoff.get("tail_ms")
         self.limit_ms = limit_of_tail(self.remote, ceiling or handoff.get("best_goodput_bytes_per_second"))
-        self.end_ms = max(record.span_ms, 1.0)
+        self.end_ms = max(record.span_ms, age_ms, 1.0)
+        self._awaits_chunks = record.is_remote and not record.is_over and fallback is None
         self._arrivals = [_span(chunk) for chunk in self.remote]
 
     @property
     def is_remote(self) -> bool:
-        return bool(self.remote)
+        """Whether the worker has a part in it, or is about to."""
+        return bool(self.remote) or self._awaits_chunks
 
     @property
     def compute_end_ms(self) -> float | None:

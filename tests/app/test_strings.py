@@ -79,6 +79,10 @@ NO_WORDS = {
     "pages/settings/own_rows.py": {"Pygments", "Classifier", "License", "Version"},
     "pages/settings/rows.py": {"no number", "too small"},
     "pages/settings/words.py": {"This computer", "Endpoint", "Handoff", "Models and memory"},
+    "telemetry/sides.py": {
+        "other computer",
+        "this computer",
+    },  # stands where there is nothing to show of them
     "troubles.py": {
         *("load again", "see cluster", "open setup"),
         *("engine failed", "engine restarting", "permission denied", "peer away"),

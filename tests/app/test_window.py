@@ -14,6 +14,7 @@ from app import state
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
+from app.widgets.feedback import Action
 from app.window import MainWindow
 from tests.app.two_computers import pretend, settings, two_computers
 from tests.app.windows import Opened, button, click, texts, wait
@@ -121,6 +122,46 @@ def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplica
         window.deleteLater()
     qapp.removeEventFilter(windows)
     assert windows.shown == ["MainWindow"]
+
+
+def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path: Path) -> None:
+    """And to no other button, which the next Enter would press. Tab goes back to it."""
+    with two_computers(tmp_path) as context:
+        window = MainWindow(context, PAGES)
+        window.show()
+        window.go("cluster")
+        window.activateWindow()
+        wait(window.isActiveWindow)
+        pressed = button(window, "Test link")
+        pressed.setFocus()
+        pressed.setEnabled(False)
+        assert window.focusWidget() is window._stack
+        pressed.setEnabled(True)
+        QTest.keyClick(window, Qt.Key.Key_Tab)
+        assert window.focusWidget() is pressed
+        window.banner("Something is wrong.", Action(text="Mend it", run=lambda: window.banner("")))
+        mend = button(window, "Mend it")
+        mend.setFocus()
+        mend.click()
+        assert window.focusWidget() is window._stack
+        window.hide()
+        window.end()
+        window.deleteLater()
+
+
+def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> None:
+    asked: list[str] = []
+
+    async def post(path: str, body: object = None) -> None:
+        asked.append(path)
+
+    app.client.post = post  # type: ignore[method-assign]
+    peer = {"node_id": "b" * 32, "name": "spark", "connected": False, "note": "nothing answers", "since": 0.0}
+    running = [{"model": "m", "state": "ready", "active": 0}]
+    app.state._hear(("changed", {"engines": running, "peers": [peer]}))
+    assert "spark is away: nothing answers." in texts(app.window)
+    click(button(app.window, "Reconnect"))
+    wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
 
 
 def test_the_status_fits_a_small_window(app: Opened) -> None:

@@ -69,5 +69,5 @@ class _Other(QWidget):
         self._peer = peer
         self._dot.show_tone("local" if is_there(peer) else "warning")
         self._use.setEnabled(is_there(peer))
-        away = figures.duration(max(0.0, now_s - peer["since"]) * 1000)
+        away = figures.passed(now_s - peer["since"])
         self._state.setText(self.tr("connected") if is_there(peer) else self.tr("away for {}").format(away))

@@ -22,6 +22,7 @@ from app.pages.cluster.roles import AUTO, RolesCard
 from app.pages.cluster.story import Story
 from app.pages.cluster.trials import LinkTrial, SelfTest
 from app.pages.page import Page
+from app.state import NodePresence
 from app.telemetry import figures
 from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row
 from app.widgets.feedback import Action, EmptyState, Question
@@ -106,9 +107,10 @@ class ClusterPage(Page):
         body = Scrolled(width=current_look().px(_WIDTH), margin=24, spacing=LARGE)
         body.column.addWidget(self._picture)
         body.column.addWidget(self._away)
-        for part in (self._ends, self._found):
-            body.column.addLayout(part)
+        body.column.addLayout(self._ends)
+        # what a test finds comes below the button that was pressed for it
         body.column.addLayout(self._trials)
+        body.column.addLayout(self._found)
         body.column.addWidget(self._roles)
         body.column.addWidget(self._others)
         body.column.addLayout(foot)
@@ -158,7 +160,8 @@ class ClusterPage(Page):
 
     @property
     def _story(self) -> Story:
-        return Story(self.context.state, self.context.peer, time.time())
+        is_running = self.context.state.presence is NodePresence.THERE
+        return Story(self.context.state, self.context.peer, time.time(), is_running=is_running)
 
     # what is shown
 
@@ -174,15 +177,18 @@ class ClusterPage(Page):
         self._show_crashes(story)
         self._show_roles(story)
         self._others.show_others(self.context.other_peers, time.time())
-        self._link_trial.show_link(self.context.state.part("link", {}))
+        self._link_trial.offer(self._why_nothing(story))
         self._self_test.offer(story.model, self._why_no_test(story))
+        for asks_the_node in (self._roles, self._others, self._unpair):
+            asks_the_node.setEnabled(story.is_running)
         self._paired.setText(
-            self.tr("Paired with {} · {}").format(story.peer_name, self.context.peer["fingerprint"][:16])
+            self.tr("Paired with {}, whose key begins with {}").format(
+                story.peer_name, self.context.peer["fingerprint"][:16]
+            )
         )
 
     def _show_computers(self, story: Story) -> None:
         self._picture.here.show_computer(story.here())
-        self._picture.peer.show_computer(story.peer())
         self._show_flow(story)
 
     def _show_flow(self, story: Story) -> None:
@@ -197,7 +203,9 @@ class ClusterPage(Page):
         self._picture.show_checks(*(self._n_checks if cable.is_up else (0, 0)))
         agreed = story.agreed
         to_here = agreed is None or agreed["decode"] == story.here_id
-        self._picture.show_flow(cable.is_up and self._feeds.is_handing_over(), to_here=to_here)
+        flows = cable.is_up and self._feeds.is_handing_over()
+        self._picture.show_flow(flows, to_here=to_here)
+        self._picture.peer.show_computer(story.peer(is_prefilling=flows and to_here))
 
     def _show_away(self, story: Story) -> None:
         words = story.away()
@@ -273,14 +281,29 @@ class ClusterPage(Page):
         wishes = self.context.state.part("roles", {}).get("wishes", {})
         wish = wishes.get(story.peer_id, {}).get("prefill", AUTO)
         names = {story.here_id: story.here_name, story.peer_id: story.peer_name}
-        self._roles.show_roles(story.agreed, wish, names)
+        why_none = (
+            ""
+            if story.is_peer_there
+            else self.tr("They are agreed once {} is there.").format(story.peer_name)
+        )
+        self._roles.show_roles(story.agreed, wish, names, why_none)
+
+    def _why_nothing(self, story: Story) -> str:
+        """Why nothing can be tried with the other computer."""
+        if not story.is_running:
+            return self.tr("Baton is not running on this computer.")
+        return "" if story.is_peer_there else self.tr("{} is away.").format(story.peer_name)
 
     def _why_no_test(self, story: Story) -> str:
-        if not story.is_peer_there:
-            return self.tr("{} is away.").format(story.peer_name)
+        if why_nothing := self._why_nothing(story):
+            return why_nothing
         if not story.is_loaded:
             return self.tr("Load a model first: it answers the same prompts both ways.")
         if not story.is_joined:
+            if story.agreed is not None and story.agreed["decode"] == story.peer_id:
+                return self.tr("{} loads the model when something is asked. Ask something first.").format(
+                    story.peer_name
+                )
             return story.note_of_join() or self.tr("{} does not have the model ready yet.").format(
                 story.peer_name
             )

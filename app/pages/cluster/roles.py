@@ -34,38 +34,46 @@ class RolesCard(Card):
         self._table.setColumnStretch(0, 1)
         self._on_wish = on_wish
         self._segments: Segments | None = None
+        self._choices: list[tuple[object, str]] = []
         self._shown: object = None
         super().__init__(row(self._head, None, self._place), self._reason, spacing=MEDIUM)
         self.column.addLayout(self._table)
         self._head.setText(self.tr("Roles"))
 
-    def show_roles(self, agreed: dict[str, Any] | None, wish: str, names: dict[str, str]) -> None:
-        """`names` by id, this computer first; `wish` is what was asked for."""
-        shown = (agreed, wish, names)
+    def show_roles(
+        self, agreed: dict[str, Any] | None, wish: str, names: dict[str, str], why_none: str = ""
+    ) -> None:
+        """`names` by id, this computer first; `wish` is what was asked for; `why_none` is why none are agreed now."""
+        shown = (agreed, wish, names, why_none)
         if shown == self._shown:
+            if self._segments is not None:
+                self._segments.show_value(wish)  # a wish that was refused is still shown there
             return
         self._shown = shown
         self._show_wish(wish, names)
         clear(self._table)
         if agreed is None:
             self._reason.setText(
-                self.tr("Roles are agreed on for each model that both computers have. Copy one in Models.")
+                why_none
+                or self.tr("Roles are agreed on for each model that both computers have. Copy one in Models.")
             )
             return
-        self._reason.setText(f"{agreed['model']}: {agreed['reason']}.")
+        self._reason.setText(self.tr("With {0} {1}.").format(agreed["model"], agreed["reason"]))
         self._show_ways(agreed, names)
 
     def _show_wish(self, wish: str, names: dict[str, str]) -> None:
-        choices = [(AUTO, self.tr("Fastest way"))]
+        choices: list[tuple[object, str]] = [(AUTO, self.tr("Fastest way"))]
         choices += [
             (node_id, self.tr("{} prefills").format(shortened(name, _NAME_CHARS)))
             for node_id, name in names.items()
         ]
-        clear(self._place)
-        self._segments = Segments(choices, name=self.tr("Roles"))
+        if self._segments is None or choices != self._choices:
+            clear(self._place)
+            self._choices = choices
+            self._segments = Segments(choices, name=self.tr("Roles"))
+            self._segments.chosen.connect(self._on_wish)
+            self._place.addWidget(self._segments)
         self._segments.show_value(wish)
-        self._segments.chosen.connect(self._on_wish)
-        self._place.addWidget(self._segments)
 
     def _show_ways(self, agreed: dict[str, Any], names: dict[str, str]) -> None:
         heads = (
@@ -84,7 +92,9 @@ class RolesCard(Card):
             )
             who = [names.get(way[role], "?") for role in ("prefill", "decode")]
             words = (
-                self.tr("{} alone").format(who[0]) if who[0] == who[1] else self.tr("{} → {}").format(*who)
+                self.tr("{} alone").format(who[0])
+                if who[0] == who[1]
+                else self.tr("{} prefills, {} decodes").format(*who)
             )
             who_text = ElidedText(f"✓ {words}" if is_it else words, strong=is_it)
             who_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)

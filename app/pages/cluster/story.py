@@ -66,10 +66,16 @@ class Crash:
 
 
 class Story:
-    """Of this computer and the paired one `peer`, None where there is none. `now_s` is Unix time."""
+    """Of this computer and the paired one `peer`, None where there is none. `now_s` is Unix time.
 
-    def __init__(self, parts: Parts, peer: dict[str, Any] | None, now_s: float) -> None:
+    `is_running`: the node runs, which says all this. Without it nothing is known of what goes on.
+    """
+
+    def __init__(
+        self, parts: Parts, peer: dict[str, Any] | None, now_s: float, *, is_running: bool = True
+    ) -> None:
         self._parts, self._peer, self._now_s = parts, peer, now_s
+        self.is_running = is_running
         self.node: dict[str, Any] = parts.part("node", {})
         self._engines: list[dict[str, Any]] = parts.part("engines", [])
         self._workers: list[dict[str, Any]] = parts.part("workers", [])
@@ -127,6 +133,15 @@ class Story:
         return here or any(worker["link"].get("connected") for worker in self._workers)
 
     def here(self) -> Computer:
+        if not self.is_running:
+            return self._computer(
+                self.here_id,
+                self.here_name,
+                "local",
+                "",
+                translate("Cluster", "Baton is not running"),
+                "danger",
+            )
         engine = next((each for each in self._engines if each["model"] == self.model), None)
         worker = next((each for each in self._workers if each["model"] == self.model), None)
         state, tone = _state_of(engine or worker)
@@ -134,9 +149,12 @@ class Story:
             self.here_id, self.here_name, "local", self.model if self.is_loaded else "", state, tone
         )
 
-    def peer(self) -> Computer:
+    def peer(self, *, is_prefilling: bool = False) -> Computer:
+        """`is_prefilling`: it does so just now."""
         assert self._peer is not None
         state, tone = self._peer_state()
+        if is_prefilling and self.is_joined and self._engines:
+            state = "prefilling"
         model = self.model if self.is_joined and self.is_peer_there else self._peer_model()
         return self._computer(self.peer_id, self.peer_name, "peer", model, state, tone)
 
@@ -157,9 +175,9 @@ class Story:
 
     def away(self) -> str:
         """What to know of a peer that is away: since when, and why as far as that is known. "" while it is there."""
-        if self._peer is None or self.is_peer_there:
+        if self._peer is None or self.is_peer_there or not self.is_running:
             return ""
-        since = figures.duration(max(0.0, self._now_s - self._peer["since"]) * 1000)
+        since = figures.passed(self._now_s - self._peer["since"])
         words = translate("Cluster", "{0} has been away for {1}.").format(self.peer_name, since)
         note = self._peer["note"]
         return f"{words} {note[:1].upper()}{note[1:]}." if note else words
@@ -197,7 +215,7 @@ class Story:
         host = self._hosts.get(node_id)
         agreed = self.agreed
         memory, used = "", None
-        if host is not None:
+        if host is not None and self.is_running:
             total, free = host["memory_bytes"], host["free_bytes"]
             memory = translate("Cluster", "{0} of {1} free").format(
                 figures.memory(free), figures.memory(total)
@@ -211,7 +229,7 @@ class Story:
             memory=memory,
             used=used,
             model=model,
-            is_same_model=hue == "peer" and bool(model) and agreed is not None and agreed["model"] == model,
+            is_same_model=hue == "peer" and bool(model) and self.is_loaded and model == self.model,
             state=state,
             tone=tone,
             is_away=hue == "peer" and not self.is_peer_there,
@@ -219,6 +237,8 @@ class Story:
 
     def _role(self, node_id: str, agreed: dict[str, Any] | None) -> str:
         """What it does for the other one, as things are now."""
+        if not self.is_running:
+            return ""
         if not self.is_peer_there:
             return translate("Cluster", "answers alone") if self._peer and node_id == self.here_id else ""
         if agreed is None:
@@ -240,8 +260,10 @@ class Story:
 
     def _peer_state(self) -> tuple[str, str]:
         assert self._peer is not None
+        if not self.is_running:
+            return translate("Cluster", "not known now"), ""
         if not self.is_peer_there:
-            since = figures.duration(max(0.0, self._now_s - self._peer["since"]) * 1000)
+            since = figures.passed(self._now_s - self._peer["since"])
             return translate("Cluster", "away for {}").format(since), "warning"
         if self.is_joined:
             return translate("Cluster", "ready"), "local"
@@ -260,7 +282,7 @@ def _state_of(process: dict[str, Any] | None) -> tuple[str, str]:
         case "ready":
             n_active = process.get("active", 0)
             if n_active > 1:
-                return translate("Cluster", "answering {}").format(n_active), "local"
+                return translate("Cluster", "answering {} requests").format(n_active), "local"
             return translate("Cluster", "answering") if n_active else translate("Cluster", "ready"), "local"
         case "starting":
             progress = process.get("progress", 0.0)

@@ -43,7 +43,7 @@ class LinkTrial(Card):
         self._bar.setTextVisible(False)
         self._bar.setRange(0, len(_PARTS))
         self._job: Job | None = None
-        self._fault = ""
+        self._fault = self._why_not = ""
         super().__init__(
             _head(self.tr("The cable"), self._button), self._words, self._bar, None, spacing=MEDIUM
         )
@@ -69,10 +69,15 @@ class LinkTrial(Card):
         self._fault = str(error)
         self._over(None)
 
+    def offer(self, why_not: str) -> None:
+        """Why it cannot be tested now; "" where it can."""
+        self._why_not = why_not
+        self.show_link(self._context.state.part("link", {}))
+
     def show_link(self, link: dict[str, Any]) -> None:
         part = link.get("probing")
         self._bar.setVisible(bool(part))
-        self._button.setEnabled(not part and self._job is None)
+        self._button.setEnabled(not part and self._job is None and not self._why_not)
         self._words.set_tone("danger" if self._fault and not part else "soft")
         if part:
             self._bar.setValue(_PARTS.index(part) if part in _PARTS else len(_PARTS) - 1)
@@ -80,14 +85,16 @@ class LinkTrial(Card):
         elif self._fault:
             self._words.setText(self._fault)
         else:
-            self._words.setText(self._last(link.get("report")))
+            self._words.setText(self._why_not or self._last(link.get("report")))
 
     def _last(self, report: dict[str, Any] | None) -> str:
-        if report is None:
+        peer = report["peer"] if report is not None else None
+        # without the other computer only this one's end of the cable was looked at
+        if report is None or peer is None:
             return self.tr(
                 "Measures what it carries both ways, and finds what slows it down. Takes 10 seconds."
             )
-        path = (report["peer"] or {}).get("path")
+        path = peer.get("path")
         if path is None:
             missing = report["missing"]
             return f"{missing[:1].upper()}{missing[1:]}."

@@ -30,12 +30,13 @@ from app.telemetry import figures
 from app.telemetry.decision import decision, facts
 from app.telemetry.export import as_csv, as_json
 from app.telemetry.ledger import Record
-from app.telemetry.sides import Sides, ceiling_of, sides_of
+from app.telemetry.sides import UNKNOWN, ceiling_of
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
 from app.widgets.controls import Menu
 from app.widgets.feedback import Action, EmptyState, Tag
 
-# The plot moves a little each quarter of a second, and rests when there is nothing on it.
+# The plot moves a little each quarter of a second, and so does the time of a request that runs; both rest when there is
+# nothing on the one, and the other is over.
 _MOVE_EVERY_MS = 250
 
 # What is painted anew for each event: several that come together are painted once.
@@ -67,7 +68,7 @@ class TelemetryPage(Page):
         self._paint = QTimer(self, singleShot=True, interval=_PAINT_AFTER_MS)
         self._paint.timeout.connect(self._show)
         self._moving = QTimer(self, interval=_MOVE_EVERY_MS)
-        self._moving.timeout.connect(self._show_cable)
+        self._moving.timeout.connect(self._move)
         self._requests.chosen.connect(self._on_chosen)
         self._feeds.changed.connect(self._on_news)
         self._feeds.models_changed.connect(self._paint.start)
@@ -160,10 +161,14 @@ class TelemetryPage(Page):
         return card
 
     def _say_hint(self, words: str) -> None:
-        self._hint.setText(
-            words
-            or self.tr("Point at a strip for its layer. Arrow keys step through the chunks, the wheel zooms.")
+        picture = self._waterfall.picture
+        whose = (
+            self.tr("a strip for its layer")
+            if picture and picture.is_remote
+            else self.tr("a chunk for its time")
         )
+        hint = self.tr("Point at {}. Arrow keys step through the chunks, the wheel zooms.").format(whose)
+        self._hint.setText(words or hint)
 
     def _export_menu(self) -> QMenu:
         menu = Menu(self)
@@ -195,8 +200,7 @@ class TelemetryPage(Page):
             return
         if self._stack.currentIndex() == 0:
             self._stack.setCurrentIndex(1)
-        sides = {model: sides_of(self.context, model) for model in self._feeds.ledgers}
-        entries = [entry_of(model, key, record, sides[model]) for model, key, record in records]
+        entries = [entry_of(model, key, record) for model, key, record in records]
         is_known = self._chosen is not None and any(self._chosen == (model, key) for model, key, _ in records)
         if self._follows_newest or not is_known:
             model, key, _ = records[0]
@@ -244,14 +248,16 @@ class TelemetryPage(Page):
         record = self._record
         if record is None or self._chosen is None:
             return
-        sides = sides_of(self.context, self._chosen[0])
-        ceiling = ceiling_of(self.context)
-        self._waterfall.show_record(record, sides, ceiling, anew=anew)
+        sides, ceiling = record.sides, ceiling_of(self.context)
+        self._waterfall.show_record(record, ceiling, now_s=self._feeds.now_s, anew=anew)
+        picture = self._waterfall.picture
+        if anew:
+            self._say_hint("")
         self._name.setText(self.tr("{} tokens").format(figures.count(record.told["n_prompt_tokens"])))
-        self._show_tag(record, sides)
+        self._show_tag(record)
         self._decision.setText(decision(record, sides.worker, sides.decoder))
         self._views[1].setEnabled(record.told["prefilled_ms"] is not None)
-        self._views[2].setVisible(record.is_remote)
+        self._views[2].setVisible(picture is not None and picture.is_remote)
         self._views[2].setEnabled(self._waterfall.has_tail)
         if record.lacks_layers and record.is_over:
             self._ask_for_layers(record)
@@ -259,22 +265,26 @@ class TelemetryPage(Page):
         QTimer.singleShot(0, self, self._show_facts)
 
     def _show_facts(self) -> None:
-        if (record := self._record) is not None and self._chosen is not None:
-            sides, picture = sides_of(self.context, self._chosen[0]), self._waterfall.picture
+        if (record := self._record) is not None:
+            sides, picture = record.sides, self._waterfall.picture
             limit_ms = picture.limit_ms if picture is not None else None
             self._facts.show_facts(facts(record, sides.worker, sides.decoder, limit_ms))
         QTimer.singleShot(0, self, self._show_cable)
 
-    def _show_tag(self, record: Record, sides: Sides) -> None:
-        told = record.told
+    def _show_tag(self, record: Record) -> None:
+        told, sides = record.told, record.sides
+        is_done = told["prefilled_ms"] is not None or record.is_over
+        prefilled = self.tr("prefilled on {}") if is_done else self.tr("prefilling on {}")
         if told["outcome"] == "failed":
             self._tag.say(self.tr("failed"), "danger")
+        elif told["outcome"] == "cancelled":
+            self._tag.say(self.tr("cancelled"))
         elif told["fallback"]:
             self._tag.say(self.tr("given up by {}").format(sides.worker), "warning")
         elif record.is_remote:
-            self._tag.say(self.tr("prefilled on {}").format(sides.worker), sides.worker_hue)
+            self._tag.say(prefilled.format(sides.worker), sides.worker_hue)
         elif told["route"] is not None:
-            self._tag.say(self.tr("prefilled on {}").format(sides.decoder), sides.decoder_hue)
+            self._tag.say(prefilled.format(sides.decoder), sides.decoder_hue)
         else:
             self._tag.say(self.tr("waits"))
 
@@ -300,7 +310,7 @@ class TelemetryPage(Page):
         if model not in self._feeds.models:
             model = next(iter(self._feeds.models), "")
         ledger = self._feeds.ledgers.get(model)
-        sides = sides_of(self.context, model)
+        sides = ledger.sides if ledger else UNKNOWN
         self._model.setText(model or self.tr("no model is loaded"))
         self._slots.show_slots(ledger.slots if ledger else [], sides)
 
@@ -313,10 +323,21 @@ class TelemetryPage(Page):
         self._plot.show_series(series, ceiling)
         now = self.tr("now {}").format(figures.rate(self._feeds.goodput_now()))
         self._rate.setText(now + (self.tr(" of {}").format(figures.rate(ceiling)) if ceiling else ""))
-        if self._feeds.is_still():
+        if self._feeds.is_still() and not self._runs:
             self._moving.stop()
         elif not self._moving.isActive():
             self._moving.start()
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the request that is looked at has not come to its end."""
+        record = self._record
+        return record is not None and not record.is_over
+
+    def _move(self) -> None:
+        self._show_cable()
+        if self._runs and self.isVisible():
+            self._show_record(anew=False)
 
     # export
 
@@ -339,7 +360,8 @@ class TelemetryPage(Page):
                 )
             )
             return
-        self.context.shell.toast(self.tr("{} requests are in {}.").format(len(records), file.name))
+        said = self.tr("1 request is in {1}.") if len(records) == 1 else self.tr("{0} requests are in {1}.")
+        self.context.shell.toast(said.format(figures.count(len(records)), file.name))
 
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)

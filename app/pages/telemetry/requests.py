@@ -21,7 +21,6 @@ from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL
 from app.telemetry import figures
 from app.telemetry.ledger import Record
-from app.telemetry.sides import Sides
 from app.words import translate
 
 _ROW_HEIGHT = 60
@@ -30,7 +29,8 @@ _ENTRY = Qt.ItemDataRole.UserRole
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the list. `hue` is that of who prefilled; `share` of the prompt is there, 1 from its end on."""
+    """One line of the list. `hue` is that of who prefilled, `doing_hue` of who is at work now; `share` of the prompt is
+    there, 1 from its end on."""
 
     model: str
     key: str
@@ -38,17 +38,21 @@ class Entry:
     took: str
     where: str
     hue: str
+    doing_hue: str
     at: str
     share: float
     is_over: bool
     is_failed: bool
 
 
-def entry_of(model: str, key: str, record: Record, sides: Sides) -> Entry:
-    told = record.told
+def entry_of(model: str, key: str, record: Record) -> Entry:
+    told, sides = record.told, record.sides
     is_failed = told["outcome"] == "failed"
-    where = translate("RequestsList", "on {}").format(sides.worker if record.is_remote else sides.decoder)
+    is_remote = record.is_remote
     if told["fallback"]:
+        is_remote = any(chunk.remote for chunk in record.chunks.values())
+    where = translate("RequestsList", "on {}").format(sides.worker if is_remote else sides.decoder)
+    if told["fallback"] and is_remote:
         where = translate("RequestsList", "on {}, then {}").format(sides.worker, sides.decoder)
     if record.is_over and told["outcome"] in ("failed", "cancelled"):
         where = translate("RequestsList", "failed") if is_failed else translate("RequestsList", "cancelled")
@@ -61,7 +65,8 @@ def entry_of(model: str, key: str, record: Record, sides: Sides) -> Entry:
         title=translate("RequestsList", "{} tokens").format(figures.count(n_prompt)),
         took=figures.duration(told["ended_ms"]) if record.is_over and told["ended_ms"] else "",
         where=where,
-        hue="danger" if is_failed else sides.worker_hue if record.is_remote else sides.decoder_hue,
+        hue="danger" if is_failed else sides.worker_hue if is_remote else sides.decoder_hue,
+        doing_hue=sides.worker_hue if record.state == "prefill_remote" else sides.decoder_hue,
         at=time.strftime("%H:%M:%S", time.localtime(record.asked_s)),
         share=told["n_prompt_tokens_processed"] / n_prompt
         if n_prompt and told["prefilled_ms"] is None
@@ -191,10 +196,10 @@ class _Painter(QStyledItemDelegate):
         if entry.is_over:
             painter.drawText(upper, right | middle, entry.took)
         elif entry.share < 1:
-            painter.setPen(look.colour(entry.hue))
+            painter.setPen(look.colour(entry.doing_hue))
             painter.drawText(upper, right | middle, f"{entry.share:.0%}")
         else:
-            painter.setPen(look.colour(entry.hue))
+            painter.setPen(look.colour(entry.doing_hue))
             painter.drawText(upper, right | middle, translate("RequestsList", "decodes"))
         painter.setPen(look.colour("text_faint"))
         painter.drawText(lower, right | middle, entry.at)

@@ -74,10 +74,11 @@ class WaterfallView(QWidget):
         self._gutter = current_look().px(_GUTTER)
         current_look().changed.connect(self._draw_anew)
 
-    def show_record(self, record: Record, sides: Sides, ceiling: float | None, *, anew: bool) -> None:
+    def show_record(self, record: Record, ceiling: float | None, *, now_s: float, anew: bool) -> None:
         """`anew`: it is another request than before, and seen whole."""
         was_whole = self._is_whole
-        self._shown, self._sides = Waterfall(record, ceiling=ceiling), sides
+        self._shown = Waterfall(record, ceiling=ceiling, age_ms=record.age_ms(now_s))
+        self._sides = record.sides
         self._lay_out()
         if anew:
             self._chosen = self._hit = None

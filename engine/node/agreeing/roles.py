@@ -122,7 +122,7 @@ def agree(one: Report, other: Report, wish: Wish) -> Roles:
     wished = _wished(wish, first, second, ways)
     if wished is not None and not wished.obstacle:
         names = {report.node_id: report.name for report in (first, second)}
-        reason = f"{names[wished.prefill]} prefills and {names[wished.decode]} decodes, as was wished"
+        reason = f"{names[wished.prefill]} prefills and {names[wished.decode]} decodes, as was chosen"
         return Roles(prefill=wished.prefill, decode=wished.decode, reason=reason, ways=ways, is_wish=True)
     roles = _chosen(first, second, ways)
     if wished is None:
@@ -151,10 +151,12 @@ def _chosen(first: Report, second: Report, ways: tuple[Way, ...]) -> Roles:
         why = next(way.obstacle for way in ways if way.decode != decode)
     elif any(way.total_s is None for way in best.values()):
         decode = min(best)
-        why = "the two are not both measured with this model yet, so the order of their ids decides"
+        why = "which of the two answers sooner with this model is not measured yet"
     else:
         decode, why = _faster(best, names)
     helper = next((way.prefill for way in possible if way.decode == decode != way.prefill), None)
+    if helper is not None and best[decode].prefill == decode and best[decode].total_s is not None:
+        why += f"; {names[helper]} prefills only the prompts that it is sooner with"
     return Roles(prefill=helper, decode=decode, reason=f"{names[decode]} decodes: {why}", ways=ways)
 
 

@@ -64,7 +64,7 @@ _MAX_FOUND = 32
 
 @dataclass(kw_only=True)
 class _Known:
-    """What is going on with one peer. `note` is why there is no link.
+    """What is going on with one peer. `note` is why there is no link; `since_s` is when the link came or went.
 
     `retiring` are links that another one has taken the place of, and that still bring answers to their ends. `twin` is
     where another computer with its identity has called from; `found` is where it may be, as far as that was told, and
@@ -284,7 +284,7 @@ class PeerLinks:
                     port,
                     ssl=context,
                     server_hostname=MUTUAL_NAME,
-                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                    ssl_handshake_timeout=_CONNECT_TIMEOUT_S + 2 * HANDSHAKE_TIMEOUT_S,  # ours ends first
                 )
         except ssl.SSLCertVerificationError as error:
             raise PeerUntrusted(
@@ -294,7 +294,9 @@ class PeerLinks:
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
             raise PeerLost(f"the computer at {address} hung up: it may have unpaired this one") from error
         except TimeoutError as error:
-            raise PeerUnreachable(f"nothing answers at {address} in time") from error
+            raise PeerUnreachable(
+                f"nothing answers at {address} in time: look whether that computer is awake"
+            ) from error
         except ConnectionRefusedError as error:
             raise PeerUnreachable(
                 f"no Baton answers at {address}: start it there with `baton node`"
@@ -426,6 +428,7 @@ class PeerLinks:
             log.info("%s is away: %s", link.peer.name, error)
             if known.link is link:
                 known.link, known.lasted_s = None, time.monotonic() - began_s
+                known.since_s = time.time()
                 self._note(known, str(error))
                 known.kicked.set()
                 self._on_change()
@@ -442,7 +445,7 @@ class PeerLinks:
 
     def _note(self, known: _Known, note: str) -> None:
         if known.note != note:
-            known.note, known.since_s = note, time.time()
+            known.note = note
             self._on_change()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from app.context import Context
 from app.node.faults import NodeGone
 from app.telemetry import feeds as module
 from app.telemetry.feeds import Feeds
+from app.telemetry.sides import sides_of
 from tests.app.telemetry.timelines import ASKED_S, Handoff, snapshot
 from tests.app.two_computers import MODEL, engine, pretend, two_computers
 from tests.app.windows import wait
@@ -98,6 +100,30 @@ def test_of_a_computer_that_prefills_the_other_ones_engine_is_followed(
     pretend(context, engines=[], workers=[worker])
     wait(lambda: "theirs" in said.followed)
     assert feeds.models == ["theirs"]
+
+
+def test_after_a_change_of_roles_the_other_engine_is_followed(
+    context: Context, said: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds = Feeds(
+        context.bridge, context.client, context.state, lambda: ASKED_S + 1, sides=partial(sides_of, context)
+    )
+    wait(lambda: states(feeds) == ["prefill_remote"])
+    worker = {
+        "model": MODEL,
+        "for": "spark",
+        "state": "ready",
+        "link": {"connected": True},
+        "last_exits": [],
+    }
+    said.events = [snapshot(), *Handoff(request_id="chat-8", asked_s=ASKED_S + 9).until_chunk(1)]
+    pretend(context, workers=[worker])
+    wait(lambda: len(feeds.records()) == 2)
+    assert (said.followed, said.n_left) == ([MODEL, MODEL], 1)
+    new, old = (record for _, _, record in feeds.records())
+    assert (new.sides.worker, new.sides.decoder) == ("studio", "spark")
+    assert (old.sides.worker, old.sides.decoder) == ("spark", "studio")
+    assert old.is_over and "the roles changed" in old.told["error"]
 
 
 def test_a_stream_that_breaks_off_is_taken_up_again(

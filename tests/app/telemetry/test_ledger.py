@@ -10,6 +10,7 @@ import pytest
 
 from app.telemetry import ledger as module
 from app.telemetry.ledger import Ledger
+from app.telemetry.sides import Sides
 from tests.app.telemetry.timelines import ASKED_S, Handoff, local, newest_first, nothing_yet, slot, snapshot
 
 NOW_S = ASKED_S + 20.0
@@ -88,6 +89,63 @@ def test_a_slot_has_the_speed_of_what_it_does() -> None:
         speeds = [each.tokens_per_s for each in ledger.slots]
         assert speeds == [(None, 800.0, None, 24.0)[step], None]
     assert ledger.slots[0].progress == pytest.approx(1024 / 1025)
+
+
+def test_the_speed_of_a_prompt_is_that_of_its_chunks() -> None:
+    """Between two chunks nothing grows, and no slower is it prefilled."""
+    ledger = Ledger("m")
+    speeds = []
+    for at_s, n_processed in ((0, 0), (5, 0), (10, 500), (12, 500), (19, 500), (20, 1000), (60, 1000)):
+        told = slot(0, "prefill_remote", n_prompt_tokens=2000, n_prompt_tokens_processed=n_processed)
+        ledger.hear("slots", {"slots": [told]}, NOW_S + at_s)
+        speeds.append(ledger.slots[0].tokens_per_s)
+    assert speeds == [None, None, 50.0, 50.0, 50.0, 50.0, 10.0]
+
+
+def test_an_answer_grows_while_it_is_written() -> None:
+    """Slots tell of it, and requests only once it has ended."""
+    first = SMALL.timeline(
+        "decode", prefilled_ms=700.0, first_token_ms=740.0, last_token_ms=740.0, n_decoded=1
+    )
+    ledger = heard(snapshot(), *SMALL.until_chunk(2), ("request", first))
+    ((_, record),) = newest_first(ledger)
+    decoding = slot(0, "decode", id_task="chat-7", n_decoded=25)
+    ledger.hear("slots", {"slots": [decoding]}, NOW_S + 2)
+    assert (record.n_decoded, record.last_token_ms) == (25, pytest.approx(2740.0))
+    ledger.hear("slots", {"slots": [decoding]}, NOW_S + 3)
+    assert record.last_token_ms == pytest.approx(2740.0)
+    assert record.told["n_decoded"] == 1
+    ledger.hear("request", SMALL.ended(), NOW_S + 4)
+    assert (record.n_decoded, record.last_token_ms) == (312, SMALL.ended()["last_token_ms"])
+
+
+def test_time_goes_on_for_a_request_that_runs() -> None:
+    """By this computer's clock, from what was heard last: the other one's may be an hour off."""
+    ledger = heard(snapshot(), *SMALL.until_chunk(1))
+    ((_, record),) = newest_first(ledger)
+    chunk_ms = SMALL.chunk(0)["at_ms"]
+    assert record.age_ms(NOW_S) == pytest.approx(chunk_ms)
+    assert record.age_ms(NOW_S + 5) == pytest.approx(chunk_ms + 5000)
+    ledger.hear("request", SMALL.ended(), NOW_S + 6)
+    assert record.age_ms(NOW_S + 60) == record.span_ms == pytest.approx(SMALL.ended()["ended_ms"])
+
+
+def test_a_request_reaches_to_where_it_was_given_up() -> None:
+    fallback = {"reason": "peer_lost", "detail": "", "at_ms": 9_000.0}
+    given_up = SMALL.timeline("prefill_local", n_chunks=1, fallback=fallback)
+    ((_, record),) = newest_first(heard(snapshot(), *SMALL.until_chunk(1), ("request", given_up)))
+    assert record.span_ms == 9_000.0
+
+
+def test_a_request_keeps_the_sides_that_it_began_with() -> None:
+    ledger = heard(snapshot(), *SMALL.events())
+    before, after = Sides(worker="spark", decoder="studio"), Sides(worker="studio", decoder="spark")
+    ledger.sides = before
+    ledger.hear("request", nothing_yet("chat-8", ASKED_S + 30, 5), NOW_S + 30)
+    ledger.sides = after
+    ledger.hear("request", local("chat-8", ASKED_S + 30), NOW_S + 31)
+    ledger.hear("request", nothing_yet("chat-9", ASKED_S + 40, 5), NOW_S + 40)
+    assert [record.sides for _, record in newest_first(ledger)][:2] == [after, before]
 
 
 def test_what_an_engine_was_doing_ends_with_it() -> None:

@@ -34,6 +34,10 @@ LONG = Handoff()
         (figures.duration, 8_420, "8.4 s"),
         (figures.duration, 125_000, "2 min 5 s"),
         (figures.duration, 7_500_000, "2 h 5 min"),
+        (figures.passed, 12.7, "12 s"),
+        (figures.passed, 65.2, "1 min 5 s"),
+        (figures.passed, 312.9, "5 min 12 s"),
+        (figures.passed, -0.2, "0 s"),
         (figures.count, 28_800, "28,800"),
         (figures.share, 0.9996, "99.9%"),
         (figures.share, 1, "100%"),
@@ -45,7 +49,7 @@ def test_a_figure_has_its_unit_and_no_idle_digits(
     written: Callable[[float | None], str], value: float, text: str
 ) -> None:
     assert written(value) == text
-    if written is not figures.memory:
+    if written not in (figures.memory, figures.passed):
         assert written(None) == figures.DASH
 
 
@@ -67,10 +71,14 @@ def test_a_decision_says_both_ways() -> None:
     )
     waits = Record(request_id="chat-2", told=nothing_yet("chat-2", ASKED_S, 5))
     assert "waits for a slot" in decision(waits, "spark", "studio")
+    gone = Record(request_id="chat-2", told={**waits.told, "state": "ended", "outcome": "cancelled"})
+    assert decision(gone, "spark", "studio") == "It ended before it got a slot."
     asked = Record(
         request_id="chat-1", told={**short.told, "route": {**short.told["route"], "reason": "no_worker"}}
     )
-    assert decision(asked, "spark", "studio").endswith("no other computer prefills for this model.")
+    assert decision(asked, "spark", "studio").endswith(
+        "no other computer was ready to prefill for this model."
+    )
 
 
 def test_facts_are_those_of_the_handoff() -> None:
@@ -98,6 +106,25 @@ def test_a_fallback_comes_first_with_its_reason() -> None:
         and "connection to the worker" in first.note
     )
     assert decision(lost, "spark", "studio").startswith("Sent to spark")
+    # one that began here, and went over later, was not sent anywhere when it began
+    told = {
+        **lost.told,
+        "route": {"prefill": "local", "reason": "no_worker", "detail": "", "predicted": None},
+    }
+    began_here = Record(request_id="chat-7", told=told)
+    assert decision(began_here, "spark", "studio").startswith("Prefilled on studio")
+
+
+def test_what_still_runs_is_told_as_such() -> None:
+    ledger = Ledger("m")
+    for name, data in (snapshot(), *LONG.until_chunk(3)):
+        ledger.hear(name, data, ASKED_S + 2)
+    ((_, record),) = newest_first(ledger)
+    assert decision(record, "spark", "studio").startswith("Prefilling on spark: predicted")
+    assert "Answer" not in [fact.name for fact in facts(record, "spark", "studio", None)]
+    record.n_decoded = 1
+    answer = facts(record, "spark", "studio", None)[-1]
+    assert (answer.name, answer.value, answer.note) == ("Answer", "1 token", "")
 
 
 def test_json_has_all_of_it() -> None:

@@ -26,7 +26,7 @@ from tests.engine.node.nodes import LOOK_EVERY_S, TIMEOUT_S, NodeProcess
 pytestmark = pytest.mark.root
 
 MODEL = "smollm2-135m"
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 30
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 8
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ def home(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with ExitStack() as stack:
         ends = stack.enter_context(cable("10gbit"))
         nodes = [
-            NodeProcess(folder, name, *flags, enter=end.enter)
+            NodeProcess(folder, name, *flags, network=end.namespace)
             for name, end in zip(("studio", "spark"), ends, strict=True)
         ]
         stack.enter_context(nodes[0])
@@ -114,7 +114,7 @@ def test_5_they_agree_who_does_what(home: Home) -> None:
     """As `--role prefill` had it in the pairing."""
     for node in home.both:
         node.until(lambda state: roles_of(home, state) == (home.spark, home.studio))
-        assert "spark prefills and studio decodes, as was wished" in node.baton("roles")
+        assert "spark prefills and studio decodes, as was chosen" in node.baton("roles")
 
 
 def test_6_a_chat_is_answered_with_a_remote_prefill_at_either_endpoint(home: Home) -> None:

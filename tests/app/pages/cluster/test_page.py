@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QAbstractButton, QProgressBar
 
 from app.context import Context
 from app.look.look import Look
 from app.node.faults import NodeRefused
 from app.pages.cluster.page import ClusterPage
+from app.state import NodePresence
 from app.telemetry.ledger import Ledger
 from app.widgets.feedback import Question
 from app.widgets.findings import PlanDialog
@@ -150,10 +152,61 @@ def test_findings_are_cards_that_can_be_mended(page: ClusterPage, asked: Asked) 
 def test_roles_have_a_reason_and_can_be_had_otherwise(page: ClusterPage, asked: Asked) -> None:
     said = texts(page)
     assert "4,000 tokens with an answer of 300 take 14.6 s with spark prefilling" in said
-    assert "✓ spark → studio" in said and "spark alone" in said and "27.9 s" in said
+    assert "✓ spark prefills, studio decodes" in said and "spark alone" in said and "27.9 s" in said
     for name, prefill in (("studio prefills", STUDIO), ("spark prefills", SPARK), ("Fastest way", "auto")):
         click(button(page, name))
         wait(lambda prefill=prefill: ("post", "/roles", {"prefill": prefill}) in asked.of)  # type: ignore[misc]
+
+
+def test_the_choice_of_roles_keeps_the_focus_when_it_is_answered(page: ClusterPage, asked: Asked) -> None:
+    chosen = button(page, "studio prefills")
+    click(chosen)
+    wish = {SPARK: {"prefill": STUDIO, "count": 2, "by": STUDIO}}
+    pretend(page.context, roles=roles(wishes=wish))
+    assert button(page, "studio prefills") is chosen and chosen.isChecked()
+    chosen = button(page, "Fastest way")
+    chosen.setChecked(True)  # and was refused
+    page._show()
+    assert button(page, "studio prefills").isChecked()
+
+
+def test_what_a_test_finds_does_not_move_its_button(page: ClusterPage, asked: Asked) -> None:
+    pretend(page.context, link=link(report=None))
+    page.layout().activate()
+    before = button(page, "Test link").mapTo(page, QPoint(0, 0))
+    pretend(page.context, link=link(SLOW_START))
+    wait(lambda: SLOW_START["why"][1:] in texts(page))
+    assert button(page, "Test link").mapTo(page, QPoint(0, 0)).y() == before.y()
+
+
+def test_without_the_node_nothing_is_said_of_what_goes_on(page: ClusterPage) -> None:
+    """And nothing is offered that only the node could do."""
+    page.context.state._forget_what_ran()
+    page.context.state._be(NodePresence.GONE)
+    said = texts(page)
+    assert "Baton is not running" in said and "away" not in said and "answers alone" not in said
+    for name in ("Test link", "Self-test", "Unpair", "spark prefills"):
+        assert not button(page, name).isEnabled()
+
+
+def test_while_the_other_computer_is_away_its_cable_is_not_tested(page: ClusterPage) -> None:
+    pretend(page.context, peers=[away()], joins=[], roles=roles(agreed=[]))
+    assert not button(page, "Test link").isEnabled()
+    assert "They are agreed once spark is there." in texts(page)
+    # what was found of this end alone says nothing of a cable
+    pretend(
+        page.context,
+        link=link(report={**parts_of()["link"]["report"], "peer": None, "missing": "`baton pair`"}),
+    )
+    assert "`baton pair`" not in texts(page) and button(page, "Test link").isEnabled()
+
+
+def test_who_prefills_just_now_is_shown_to(page: ClusterPage) -> None:
+    ledger = page.context.feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
+    for name, data in (snapshot(), *Handoff().until_chunk(1)):
+        ledger.hear(name, data, time.time())
+    page._show()
+    assert "prefilling" in texts(page.picture.peer)
 
 
 def test_the_link_is_tested_part_by_part(page: ClusterPage, asked: Asked) -> None:

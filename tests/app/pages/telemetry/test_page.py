@@ -16,8 +16,10 @@ from PySide6.QtWidgets import QApplication
 
 from app.context import Context
 from app.pages.telemetry.page import TelemetryPage
+from app.pages.telemetry.requests import entry_of
 from app.telemetry.export import as_csv, as_json
-from app.telemetry.ledger import Ledger
+from app.telemetry.ledger import Ledger, Record
+from app.telemetry.sides import Sides
 from tests.app.telemetry.timelines import ASKED_S, Event, Handoff, local, slot, snapshot
 from tests.app.two_computers import MODEL, pretend, two_computers
 from tests.app.windows import button, click, texts, wait
@@ -33,6 +35,7 @@ def context(tmp_path: Path) -> Iterator[Context]:
 
 @pytest.fixture
 def page(context: Context) -> Iterator[TelemetryPage]:
+    context.feeds._clock = lambda: ASKED_S + 40
     page = TelemetryPage(context)
     page.resize(1100, 740)
     page.show()
@@ -105,6 +108,45 @@ def test_it_grows_while_it_runs_and_then_stays(page: TelemetryPage) -> None:
     assert not button(page, "See the tail").isEnabled()
 
 
+def test_time_goes_on_before_the_first_chunk(page: TelemetryPage) -> None:
+    """In the lanes that it will have, so that nothing jumps when it comes."""
+    tell(page, snapshot(), *LONG.until_chunk(0))
+    waiting, lanes = page._waterfall.view, [lane.kind for lane in page._waterfall._lanes]
+    assert waiting is not None and "worker" in lanes and "local" not in lanes
+    page.context.feeds._clock = lambda: ASKED_S + 45
+    wait(lambda: page._waterfall.view is not None and page._waterfall.view.end_ms > 5_000)
+    tell(page, *LONG.until_chunk(1))
+    assert [lane.kind for lane in page._waterfall._lanes] == lanes
+
+
+def test_an_answer_is_counted_while_it_is_written(page: TelemetryPage) -> None:
+    told = LONG.timeline("decode", n_chunks=57, prefilled_ms=17_200.0, first_token_ms=17_240.0, n_decoded=1)
+    tell(page, snapshot(), *LONG.until_chunk(57), ("request", told))
+    wait(lambda: "1 token\n" in texts(page))
+    tell(page, ("slots", {"slots": [slot(0, "decode", id_task="chat-7", n_decoded=40)]}))
+    wait(lambda: "40 tokens" in texts(page))
+
+
+def test_a_request_keeps_its_computers_when_the_roles_change(page: TelemetryPage) -> None:
+    tell(page, snapshot(), *LONG.events())
+    worker = {"model": MODEL, "for": "spark", "state": "ready", "link": {"connected": True}, "last_exits": []}
+    pretend(page.context, workers=[worker])
+    page._show()
+    assert "prefilled on spark" in texts(page)
+    assert [lane.name for lane in page._waterfall._lanes][-1] == "studio decodes"
+
+
+def test_violet_is_the_other_computer_in_the_list_too() -> None:
+    sides = Sides(worker="spark", decoder="studio")
+    decoding = Record(request_id="chat-7", told=LONG.timeline("decode", prefilled_ms=17_200.0), sides=sides)
+    entry = entry_of(MODEL, "", decoding)
+    assert (entry.where, entry.hue, entry.doing_hue) == ("on spark", "peer", "local")
+    fallback = {"reason": "peer_lost", "detail": "", "at_ms": 9_000.0}
+    given_up = Record(request_id="chat-7", told={**LONG.ended(), "fallback": fallback}, sides=sides)
+    entry = entry_of(MODEL, "", given_up)
+    assert (entry.where, entry.hue) == ("on studio", "local")
+
+
 def test_keys_step_through_the_chunks(page: TelemetryPage) -> None:
     tell(page, snapshot(), *LONG.events())
     view = page._waterfall
@@ -153,7 +195,7 @@ def test_another_request_is_chosen_and_stays_chosen(page: TelemetryPage) -> None
     tell(page, *Handoff(request_id="chat-9", asked_s=ASKED_S + 60).until_chunk(2))
     assert "prefilled on studio" in texts(page)
     QTest.keyClick(page._requests, Qt.Key.Key_Home)
-    assert "prefilled on spark" in texts(page)
+    assert "prefilling on spark" in texts(page)
 
 
 def test_slots_have_state_progress_and_speed(page: TelemetryPage) -> None:
@@ -202,7 +244,7 @@ def test_an_engine_that_ends_takes_its_slots_along(page: TelemetryPage) -> None:
     tell(page, snapshot(), *LONG.until_chunk(3))
     pretend(page.context, engines=[])
     wait(lambda: "Its engine ended." in texts(page))
-    assert "no model is loaded" in texts(page)
+    wait(lambda: "no model is loaded" in texts(page))
 
 
 def turn(widget: Any, at: QPointF, delta: int) -> None:

@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_measured_is_tried_once_and_that_is_shown(tmp_pat
         await until((here, there), lambda: bool(there.agreement.snapshot()["measured"]))
         await until((here, there), lambda: list(here.agreement.snapshot()["not_measured"]) == ["m"])
         ours = here.roles(there)
-        assert ours is not None and "not both measured" in ours.reason
+        assert ours is not None and "is not measured yet" in ours.reason
 
     run(tmp_path, work)
 

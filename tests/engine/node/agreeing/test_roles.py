@@ -46,7 +46,7 @@ def test_who_is_good_at_arithmetic_prefills_and_who_has_the_bandwidth_decodes() 
     roles = agreed(report(SPARK, prefill=4000, decode=20), report(STUDIO, prefill=800, decode=60))
     assert (roles.prefill, roles.decode) == (SPARK, STUDIO)
     assert roles.reason.startswith("studio decodes: 4,000 tokens with an answer of 300 take")
-    assert "with spark prefilling" in roles.reason
+    assert "with spark prefilling" in roles.reason and "only the prompts" not in roles.reason
 
 
 def test_the_other_way_round_when_it_is_measured_so() -> None:
@@ -81,6 +81,7 @@ def test_one_that_is_better_at_both_decodes_and_the_other_helps_where_it_pays() 
     roles = agreed(report(SPARK, prefill=4000, decode=60), report(STUDIO, prefill=800, decode=20))
     assert (roles.prefill, roles.decode) == (STUDIO, SPARK)
     assert " s alone, and " in roles.reason
+    assert roles.reason.endswith("; studio prefills only the prompts that it is sooner with")
 
 
 def test_alike_computers_are_told_apart_by_their_ids() -> None:
@@ -92,7 +93,7 @@ def test_alike_computers_are_told_apart_by_their_ids() -> None:
 def test_before_both_are_measured_ids_decide_and_that_is_said(measured: tuple[float, float]) -> None:
     roles = agreed(report(SPARK, measured[0], 20), report(STUDIO, measured[1], 60))
     assert (roles.prefill, roles.decode) == (STUDIO, SPARK)
-    assert "not both measured" in roles.reason
+    assert "is not measured yet" in roles.reason
 
 
 def test_a_model_that_fits_one_alone_is_answered_there_alone() -> None:

@@ -172,6 +172,44 @@ def test_a_link_comes_back_by_itself_when_the_peer_does(tmp_path: Path) -> None:
     run(work())
 
 
+def test_one_that_takes_calls_and_says_nothing_is_asleep_rather_than_unpaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stopped process does: its system still takes connections."""
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            for name in ("_CONNECT_TIMEOUT_S", "HANDSHAKE_TIMEOUT_S"):
+                monkeypatch.setattr(peer_links, name, 0.05)
+            await right.links.close()
+            with socket.create_server(("127.0.0.1", right.port)):
+                await left.until(lambda: "awake" in note_of(left))
+            assert "unpaired" not in note_of(left)
+
+    run(work())
+
+
+def test_how_long_one_is_away_does_not_begin_anew_with_each_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = iter(range(1_000_000))
+    monkeypatch.setattr(peer_links.time, "time", lambda: float(next(now_s)))
+
+    def away(end: End) -> tuple[str, float]:
+        (told,) = end.links.snapshot()
+        return told["note"], told["since"]
+
+    async def work() -> None:
+        async with two_ends(tmp_path) as (left, right):
+            await right.links.close()
+            await left.until(lambda: left.link is None)
+            first, since = away(left)
+            await left.until(lambda: away(left)[0] != first)
+            assert away(left)[1] == since
+
+    run(work())
+
+
 def test_two_that_call_each_other_at_once_keep_the_same_link(tmp_path: Path) -> None:
     async def work() -> None:
         changed = asyncio.Event()
