@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.pages.page import Page
 from app.pages.telemetry.facts import FactsGrid
@@ -96,7 +97,7 @@ class TelemetryPage(Page):
     def _made_body(self) -> QWidget:
         side = QFrame()
         side.setProperty("kind", "sidebar")
-        side.setFixedWidth(232)
+        side.setFixedWidth(current_look().px(232))
         head = Text(self.tr("Requests"), size="caption", tone="faint", strong=True)
         head.setContentsMargins(20, MEDIUM, 0, TINY)
         side.setLayout(column(head, self._requests, spacing=0))
@@ -364,8 +365,8 @@ class TelemetryPage(Page):
 
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)
-        is_narrow = self.width() < _NARROW
-        self._side.setFixedWidth(224 if is_narrow else 248)
+        is_narrow = self.width() < current_look().px(_NARROW)
+        self._side.setFixedWidth(current_look().px(224 if is_narrow else 248))
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)
