@@ -31,6 +31,9 @@ _NARROW = 1000
 _NAV_WIDTH = 168
 _NAV_NARROW = 58
 
+# Of the window's icon, which systems show at many sizes.
+_ICON = 64
+
 # Of a computer's name in the status chip.
 _NAME_CHARS = 20
 
@@ -77,7 +80,8 @@ class MainWindow(QMainWindow):
         self._toast = Toast(self, self._under_toast)
         self._bind_keys()
         context.state.presence_changed.connect(self._on_presence)
-        current_look().changed.connect(self.update)
+        current_look().changed.connect(self._show_icon)
+        self._show_icon()
         context.state.changed.connect(self._on_changed)
         self._on_presence()
 
@@ -175,6 +179,9 @@ class MainWindow(QMainWindow):
                 old.setParent(None)
         if widget is not None:
             self._header_place.addWidget(widget)
+
+    def _show_icon(self) -> None:
+        self.setWindowIcon(current_look().icon("baton", "local", _ICON))
 
     def _on_presence(self) -> None:
         state = self._context.state
@@ -326,6 +333,10 @@ class _Navigation(QFrame):
     def show_page(self, name: str) -> None:
         if name in self._buttons:
             self._buttons[name][0].setChecked(True)
+        # arrow keys go to the others
+        for button, _ in self._buttons.values():
+            is_stop = button.isChecked()
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus if is_stop else Qt.FocusPolicy.NoFocus)
 
     def set_narrow(self, narrow: bool) -> None:
         if narrow is self._is_narrow:

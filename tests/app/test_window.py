@@ -16,7 +16,7 @@ from app.pages.catalogue import PAGES
 from app.state import NodePresence
 from app.widgets.feedback import Action
 from app.window import MainWindow
-from tests.app.two_computers import pretend, settings, two_computers
+from tests.app.two_computers import SLOW_START, another, link, parts_of, pretend, settings, two_computers
 from tests.app.windows import Opened, button, click, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -147,6 +147,37 @@ def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path:
         window.hide()
         window.end()
         window.deleteLater()
+
+
+def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) -> None:
+    with two_computers(tmp_path) as context:
+        pretend(context, peers=[*parts_of()["peers"], another("garage")], link=link(SLOW_START))
+        window = MainWindow(context, PAGES)
+        window.resize(1280, 800)
+        window.show()
+        window.go("cluster")
+        window.activateWindow()
+        wait(window.isActiveWindow)
+        stops = []
+        while "Unpair" not in stops:
+            QTest.keyClick(window, Qt.Key.Key_Tab)
+            held = window.focusWidget()
+            assert held is not None
+            stops.append(held.accessibleName() or getattr(held, "text", str)())
+        QTest.keyClick(window, Qt.Key.Key_Tab)
+        assert window.focusWidget() is button(window, "Cluster")
+        window.hide()
+        window.end()
+        window.deleteLater()
+    fix = f"Fix: {SLOW_START['what'][:1].upper()}{SLOW_START['what'][1:]}."
+    assert stops == [
+        *("Page, scrolled by the arrow keys", "Test link", "Self-test", fix, "Undo", "Show them"),
+        *("Roles: Fastest way", "Use garage", "Unpair garage", "Unpair"),
+    ]
+
+
+def test_the_window_has_its_own_icon(app: Opened) -> None:
+    assert not app.window.windowIcon().isNull()
 
 
 def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> None:

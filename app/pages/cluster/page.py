@@ -23,7 +23,7 @@ from app.pages.cluster.trials import LinkTrial, SelfTest
 from app.pages.page import Page
 from app.state import NodePresence
 from app.telemetry import figures
-from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row
+from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row, tab_in_order
 from app.widgets.feedback import Action, EmptyState, Question
 from app.widgets.findings import FindingCard, PlanDialog, WellCard
 
@@ -103,7 +103,7 @@ class ClusterPage(Page):
         self._unpair = Button(self.tr("Unpair"), self._on_unpair, kind="quiet")
         self._paired = Text(size="caption", tone="faint")
         foot = row(self._paired, None, self._unpair, spacing=SMALL)
-        body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
+        self._body = body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
         body.column.addWidget(self._picture)
         body.column.addWidget(self._away)
         body.column.addLayout(self._ends)
@@ -180,6 +180,7 @@ class ClusterPage(Page):
         self._self_test.offer(story.model, self._why_no_test(story))
         for asks_the_node in (self._roles, self._others, self._unpair):
             asks_the_node.setEnabled(story.is_running)
+        tab_in_order(self._body.column)
         self._paired.setText(
             self.tr("Paired with {}, whose key begins with {}").format(
                 story.peer_name, self.context.peer["fingerprint"][:16]
@@ -299,7 +300,7 @@ class ClusterPage(Page):
         if not story.is_loaded:
             return self.tr("Load a model first: it answers the same prompts both ways.")
         if not story.is_joined:
-            if story.agreed is not None and story.agreed["decode"] == story.peer_id:
+            if not story.peer().model and story.agreed and story.agreed["decode"] == story.peer_id:
                 return self.tr("{} loads the model when something is asked. Ask something first.").format(
                     story.peer_name
                 )

@@ -314,7 +314,7 @@ class TelemetryPage(Page):
         now_s, ceiling = self._feeds.now_s, ceiling_of(self.context)
         ledger = self._feeds.ledgers.get(self._chosen[0]) if self._chosen else None
         series = ledger.goodput.series(now_s) if ledger else []
-        self._plot.show_series(series, ceiling)
+        self._plot.show_series(series, ceiling, ledger.sides.worker_hue if ledger else UNKNOWN.worker_hue)
         now = self.tr("now {}").format(figures.rate(self._feeds.goodput_now()))
         self._rate.setText(now + (self.tr(" of {}").format(figures.rate(ceiling)) if ceiling else ""))
         if self._feeds.is_still() and not self._runs:
