@@ -248,7 +248,9 @@ def tab_in_order(layout: QLayout) -> None:
 
 
 def _controls(layout: QLayout) -> Iterator[QWidget]:
-    for item in map(layout.itemAt, range(layout.count())):
+    for index in range(layout.count()):
+        if (item := layout.itemAt(index)) is None:
+            continue
         widget, inner = item.widget(), item.layout()
         if widget is not None and widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
             yield widget
