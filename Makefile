@@ -5,7 +5,8 @@ PY := .venv/bin/python
 
 # The index of another build of PyTorch, for example one without CUDA; empty takes the default one.
 TORCH_INDEX ?=
-PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
+# Python compiles what is imported when it is imported; to compile all that comes takes a minute, most of it for nothing.
+PIP_INSTALL := $(PY) -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # What `make bench` measures.
@@ -15,14 +16,14 @@ PEER = $(if $(wildcard .venv/lib/python*/site-packages/llama_cpp),--peer llama.c
 # Many processes are started by the tests, and each would compile all it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help app demo test lint soak screenshots models bench peer clean
+.PHONY: help app demo test pytest lint style types soak screenshots models bench peer clean
 
 help:
 	@echo "make app     open the window"
 	@echo "make demo    two engines on this computer answer one question"
 	@echo "make test    format, lint, import rules, types and tests"
 	@echo "make soak    the long tests: fuzzing, kills, endurance"
-	@echo "make screenshots  pictures of every page, into build/screenshots; the README's, into docs/screenshots"
+	@echo "make screenshots  pictures of every page, into docs/screenshots/all; the README's beside it"
 	@echo "make models  fetch every model of the catalogue; the tests that want one skip without"
 	@echo "make bench   every benchmark, of MODEL ($(MODEL)), beside llama.cpp after make peer"
 	@echo "make peer    build llama.cpp for this computer, to compare with (about 10 minutes)"
@@ -34,15 +35,23 @@ demo: .venv/ready
 app: .venv/ready-app
 	@$(BATON)
 
-# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
-test: lint
+# Types are looked at while the tests run: that takes most of a minute, of one core alone.
+test: style
 	$(BATON) models get smollm2-135m
+	@$(MAKE) --no-print-directory --jobs 2 types pytest
+
+# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
+pytest: .venv/ready-dev
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 
-lint: .venv/ready-dev
+lint: style types
+
+style: .venv/ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	.venv/bin/lint-imports --no-logo
+
+types: .venv/ready-dev
 	$(PY) -m mypy
 
 soak: .venv/ready-dev
@@ -50,7 +59,7 @@ soak: .venv/ready-dev
 	$(PY) -m pytest -m "soak or fault"
 
 screenshots: .venv/ready-dev
-	$(PY) -m tests.app.screenshots build/screenshots --chosen docs/screenshots
+	$(PY) -m tests.app.screenshots docs/screenshots/all --chosen docs/screenshots
 
 models: .venv/ready
 	@for name in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma3-270m; do \
@@ -67,7 +76,7 @@ peer: .venv/ready
 	CMAKE_ARGS="-DGGML_NATIVE=ON" $(PIP_INSTALL) --no-binary llama-cpp-python --editable '.[peer]'
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build dist docs/screenshots/all *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find app engine resources tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that the environment has what these files ask for.

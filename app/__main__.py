@@ -31,14 +31,17 @@ def main() -> int:
 
 
 def _open_window() -> int:
-    # What a start makes is no garbage, and to look through it takes a tenth of the time; `run` turns it on again.
+    # What a start makes is no garbage, and to look through it takes a tenth of the time; it is on again with the first
+    # page (`window.py: go`).
     gc.disable()
     from app.main import Host, run
     from app.node.client import Address
-    from engine.node.presence import NoNode, find_node
     from engine.paths import config_dir, data_dir, own_command
 
     def find() -> Address | None:
+        # First wanted off the window's thread, when the window is there.
+        from engine.node.presence import NoNode, find_node
+
         try:
             note = find_node()
         except NoNode:

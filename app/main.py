@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -84,7 +83,10 @@ class App:
         page = self.preferences.get("page", "")
         if page not in PAGES or page == "setup":
             page = "chat"
-        self.window.go(page if Memory(self.preferences).is_over else "setup")
+        if Memory(self.preferences).is_over:
+            self.window.begin_with(page)
+        else:
+            self.window.go("setup")
         self.window.show()
         self.tray.show()
         self.state.begin()
@@ -167,7 +169,6 @@ def run(host: Host) -> int:
     app = App(application, host)
     single.called.connect(app.come_forward)
     app.open()
-    gc.enable()
     try:
         return application.exec()
     finally:

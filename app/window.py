@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
+from PySide6.QtCore import QCoreApplication, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
@@ -66,6 +66,7 @@ class MainWindow(QMainWindow):
         self._pages = pages
         self._made: dict[str, Page] = {}
         self._page = ""
+        self._first = ""
         self._is_filled = False
         self._left_by: QWidget | None = None
         self.setWindowTitle("Baton")
@@ -111,6 +112,12 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(body)
         foot.hide()
 
+    def begin_with(self, page: str) -> None:
+        """As `go`, but the frame is painted first and the page made after: Baton is seen in half the time."""
+        self._first = page
+        self._title.setText(_word(self._pages[page]))
+        self._navigation.show_page(page)
+
     # The shell that pages speak to.
 
     def toast(self, text: str, action: Action | None = None) -> None:
@@ -124,6 +131,8 @@ class MainWindow(QMainWindow):
             self._stack.addWidget(made)
             # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
             gc.freeze()
+            # It is off while the program starts.
+            gc.enable()
         self._page = page
         shown = self._made[page]
         self._title.setText(_word(self._pages[page]))
@@ -163,7 +172,7 @@ class MainWindow(QMainWindow):
 
     @property
     def page_shown(self) -> str:
-        return self._page
+        return self._page or self._first
 
     def banner(self, text: str, *actions: Action, tone: str = "warning") -> None:
         """Something that needs the user; "" takes it away."""
@@ -268,6 +277,16 @@ class MainWindow(QMainWindow):
     def _key(self, keys: str | QKeySequence, run: Callable[[], object]) -> None:
         QShortcut(QKeySequence(keys), self, activated=run)  # type: ignore[call-overload]
 
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if self._first and not self._page:
+            QTimer.singleShot(0, self._go_to_first)
+
+    def _go_to_first(self) -> None:
+        # Something else may have been opened meanwhile, or the first page by an earlier paint.
+        if not self._page:
+            self.go(self._first)
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._navigation.set_narrow(event.size().width() < _NARROW)
@@ -323,6 +342,8 @@ class _Navigation(QFrame):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setAccessibleName(word)
             button.setCheckable(True)
+            # read aloud as one of several; what it does is the group's
+            button.setAutoExclusive(True)
             self._group.addButton(button)
             button.setToolTip(with_keys(word, keys[name]) if name in keys else word)
             self._buttons[name] = button, word

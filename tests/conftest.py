@@ -6,16 +6,23 @@ fetches the starter model first, and `baton models get NAME` fetches the others.
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.paths import cache_dir
 from engine.waiting import limit_spinning
+from tests.warm import WarmProcesses, WarmStarts
 
 # Before torch is imported, as every command does.
 limit_spinning()
+
+# What is imported and collected stays to the end: it is no garbage, and looking through it takes seconds.
+gc.disable()
 
 # No test may write into the user's keyring, nor wait for it to be unlocked; children inherit this.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
@@ -24,6 +31,36 @@ os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_starts() -> Iterator[WarmStarts | None]:
+    """Where processes of Baton come from while tests run."""
+    if sys.platform != "linux":
+        yield None
+        return
+    warm = WarmProcesses()
+    starts = WarmStarts(warm.line_to)
+    starts.install()
+    yield starts
+    starts.remove()
+    warm.close()
+
+
+@pytest.fixture
+def cold_starts(warm_starts: WarmStarts | None) -> Iterator[None]:
+    """Processes of Baton's import all they need themselves, for a test of how they begin."""
+    if warm_starts is None:
+        yield
+        return
+    warm_starts.remove()
+    yield
+    warm_starts.install()
 
 
 def find_model(file_name: str) -> Path | None:

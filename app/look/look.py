@@ -6,8 +6,9 @@ Widgets that paint themselves ask `current_look()` when they paint, and are pain
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import cast
 
 from PySide6.QtCore import QByteArray, QObject, QRectF, QSize, Qt, Signal
@@ -103,9 +104,14 @@ def _system_font() -> QFont:
     return QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
 
 
+@cache
+def _icons() -> Traversable:
+    return resources.files("resources") / "icons"
+
+
 @lru_cache(maxsize=512)
 def _drawn(name: str, colour: str, size: int, ratio: float) -> QPixmap:
-    source = (resources.files("resources") / "icons" / f"{name}.svg").read_text("utf-8")
+    source = (_icons() / f"{name}.svg").read_text("utf-8")
     renderer = QSvgRenderer(QByteArray(source.replace("currentColor", colour).encode()))
     pixmap = QPixmap(QSize(round(size * ratio), round(size * ratio)))
     pixmap.fill(Qt.GlobalColor.transparent)

@@ -164,7 +164,7 @@ QListView::item:selected, QTreeView::item:selected, QTableView::item:selected {{
 QListView::item:focus, QTreeView::item:focus {{ border: 1px solid {p.local}; }}
 QHeaderView {{ background: transparent; }}
 QHeaderView::section {{ background: transparent; color: {p.text_faint}; border: none;
-    border-bottom: 1px solid {p.border}; padding: 6px 8px; font-size: {CAPTION_PX}px; font-weight: 600; }}
+    border-bottom: 1px solid {p.border}; padding: 6px 11px; font-size: {CAPTION_PX}px; font-weight: 600; }}
 QSplitter::handle {{ background: {p.border}; }}
 QSplitter::handle:horizontal {{ width: 1px; }}
 """

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX, LARGE, MEDIUM
 from app.widgets.basics import Button, Text, row, set_property
+from app.widgets.feedback import announce
 
 _CODE_PX = 46
 _FIELD_PX = 28
@@ -48,6 +49,7 @@ class CodeView(QWidget):
     def show_code(self, code: str, left_s: float, of_s: float) -> None:
         self._code.setText(code)
         self._code.setAccessibleName(self.tr("Code: {}").format(" ".join(code)))
+        announce(self, self._code.accessibleName())
         self._copy.show()
         self._ring.show()
         self._ring.count_down(left_s, of_s)

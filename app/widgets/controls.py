@@ -106,6 +106,8 @@ class Segments(QFrame):
         for index, (_, text) in enumerate(choices):
             button = Button(text, kind="segment")
             button.setCheckable(True)
+            # read aloud as one of several; what it does is the group's
+            button.setAutoExclusive(True)
             button.setAccessibleName(f"{name}: {text}")
             # The chosen one is bold, and nothing moves when another one is.
             bold = QFontMetrics(current_look().font(strong=True))

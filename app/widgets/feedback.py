@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QPropertyAnimation, Qt, QTimer
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
+from PySide6.QtGui import (
+    QAccessible,
+    QAccessibleAnnouncementEvent,
+    QColor,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QShowEvent,
+)
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
@@ -67,6 +75,7 @@ class Banner(QFrame):
             self._buttons.addWidget(Button(action.text, action.run))
         self.setAccessibleName(text)
         self.show()
+        announce(self, text)
 
     def silence(self) -> None:
         self._text.setText("")
@@ -111,6 +120,7 @@ class Toast(QFrame):
         self.raise_()
         self._timer.start()
         appear(self)
+        announce(self, text)
 
     @property
     def text(self) -> str:
@@ -353,6 +363,11 @@ class DropHint(QWidget):
         painter.fillRect(self.rect(), ground)
         painter.setPen(QPen(look.colour("local"), 2.0, Qt.PenStyle.DashLine))
         painter.drawRoundedRect(self.rect().adjusted(LARGE, LARGE, -LARGE, -LARGE), RADIUS_CARD, RADIUS_CARD)
+
+
+def announce(widget: QWidget, text: str) -> None:
+    """Have a screen reader say it, where one listens, as soon as it has said what it says now."""
+    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
 
 
 def appear(widget: QWidget) -> None:

@@ -10,11 +10,14 @@ from PySide6.QtWidgets import QWidget
 from app.amounts import Pace, duration_text, size_text
 from app.look.measures import MEDIUM, TINY
 from app.widgets.basics import Button, Text, column, row
-from app.widgets.feedback import Meter
+from app.widgets.feedback import Meter, announce
 
 
 class TransferRow(QWidget):
-    """`tone` is peer for what goes to or comes from the other computer, else local. `on_stop` ends it."""
+    """`tone` is peer for what goes to or comes from the other computer, else local.
+
+    `on_stop` ends it, by the button `stop`.
+    """
 
     def __init__(self, on_stop: Callable[[], object], *, tone: str = "local") -> None:
         super().__init__()
@@ -22,8 +25,8 @@ class TransferRow(QWidget):
         self._pace = Pace()
         self._meter = Meter()
         self._words = Text(size="caption", tone="soft", wrap=True)
-        self._stop = Button(self.tr("Stop"), on_stop, kind="quiet")
-        body = row(column(self._meter, self._words, spacing=TINY), self._stop, spacing=MEDIUM)
+        self.stop = Button(self.tr("Stop"), on_stop, kind="quiet")
+        body = row(column(self._meter, self._words, spacing=TINY), self.stop, spacing=MEDIUM)
         body.setStretch(0, 1)
         self.setLayout(body)
         self.show_progress(0, 0)
@@ -34,7 +37,7 @@ class TransferRow(QWidget):
 
     def show_progress(self, done_bytes: int, total_bytes: int, note: str = "") -> None:
         """`total_bytes` 0: it is not known yet."""
-        self._stop.show()
+        self.stop.show()
         self._words.set_tone("soft")
         if not total_bytes:
             self._meter.show_shares()
@@ -53,7 +56,9 @@ class TransferRow(QWidget):
         self.setAccessibleName(self._words.text())
 
     def show_fault(self, text: str) -> None:
-        self._stop.hide()
+        self.stop.hide()
         self._words.set_tone("danger")
+        if text != self._words.text():
+            announce(self, text)
         self._words.setText(text)
         self._meter.show_shares()

@@ -12,6 +12,7 @@ from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Button, Line, Scrolled, Text, column, row
+from app.widgets.feedback import announce
 from app.wizard.course import Facts, Memory, Step, course, resumed, step_after, step_before
 from app.wizard.step import Choice, StepView, Target
 from app.wizard.steps.cable import CableStep
@@ -49,6 +50,7 @@ class WizardPage(Page):
         self._wants_another = False
         self._step: Step | None = None
         self._is_open = False
+        self._said = ""
         self._views: dict[Step, StepView] = {}
         self._scrolls: dict[Step, Scrolled] = {}
         self._back = Button(self.tr("Back"), self.go_back, kind="quiet", icon="left")
@@ -117,15 +119,20 @@ class WizardPage(Page):
         self._on_presence()
 
     def _begin_again(self) -> None:
-        """It was finished or put off before: whoever opens it wants to go on, or to add a computer."""
-        if self.memory.step == Step.READY:
+        """It was finished or put off before: whoever opens it wants to go on, or to add a computer.
+
+        Who has gone on alone is asked for the other computer again: for one computer, no page leads here.
+        """
+        if self.memory.step == Step.READY or self.memory.is_alone:
             self._wants_another = True
             self.memory.is_alone = False
             self.memory.step = Step.FIND
         self.memory.is_over = False
 
     def go_back(self) -> None:
-        if self._step is not None and (before := step_before(self._step, self._facts)) is not None:
+        if self._step is None or self._view.go_back():
+            return
+        if (before := step_before(self._step, self._facts)) is not None:
             self.go_to(before)
 
     def put_off(self) -> None:
@@ -151,6 +158,7 @@ class WizardPage(Page):
         if self._step is not None:
             self._view.leave()
         self._step = step
+        self._said = ""
         self.memory.step = step
         if step not in self._views:
             self._views[step] = view = _VIEWS[step](self.context, self)
@@ -162,7 +170,7 @@ class WizardPage(Page):
         scroll = self._scrolls[step]
         scroll.verticalScrollBar().setValue(0)
         self._stack.setCurrentWidget(scroll)
-        self.setFocus()
+        self.rest()
         view.show_step()
         self.refresh()
 
@@ -170,6 +178,9 @@ class WizardPage(Page):
         super().resizeEvent(event)
         if self._step is not None:
             self._view.set_air(self._air)
+
+    def rest(self) -> None:
+        self.setFocus()
 
     @property
     def _air(self) -> int:
@@ -181,9 +192,17 @@ class WizardPage(Page):
             return
         self._show(self._main, self._view.choice())
         self._show(self._other, self._view.other())
+        self._say()
         facts = self._facts
         self._back.setEnabled(step_before(self._step, facts) is not None)
         self._dots.show_place(course(facts), self._step)
+
+    def _say(self) -> None:
+        """What the step is, to who hears it alone."""
+        self.setAccessibleName(self._view.title)
+        if (said := f"{self._view.title}. {self._view.sentence}") != self._said:
+            self._said = said
+            announce(self, said)
 
     @property
     def _facts(self) -> Facts:

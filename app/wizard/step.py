@@ -45,6 +45,9 @@ class Guide(Protocol):
     def refresh(self) -> None:
         """The step's buttons are to be looked at again."""
 
+    def rest(self) -> None:
+        """Nothing in the step has the focus any more; Enter is the main button."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -91,6 +94,10 @@ class StepView(QWidget):
     def title(self) -> str:
         return self._title.text()
 
+    @property
+    def sentence(self) -> str:
+        return self._sentence.text()
+
     def choice(self) -> Choice | None:
         return Choice(text=self.tr("Continue"))
 
@@ -101,6 +108,10 @@ class StepView(QWidget):
         """It has come into view."""
         self._is_shown = True
         self.refresh()
+
+    def go_back(self) -> bool:
+        """Whether Back led to an earlier part of this very step."""
+        return False
 
     def leave(self) -> None:
         """It goes out of view, and what it has begun ends."""

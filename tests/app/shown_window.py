@@ -1,4 +1,5 @@
-"""The program `baton` as its user starts it, which says when its window has been painted: started by bench_window.
+"""The program `baton` as its user starts it, which says when its window has been painted, and when its page has:
+started by bench_window.
 
 With `--pages` it opens each page then, and says how much memory it holds. Each is a line of JSON.
 """
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from PySide6.QtWidgets import QWidget
+
     from app.main import App
 
 PAGE_MS = 700
@@ -27,7 +30,7 @@ def main() -> int:
 
     def open_it(self: program.App) -> None:
         opened(self)
-        _when_painted(self, lambda: _look_at_all(self) if pages else None)
+        _when_painted(self.window, lambda: _tell_of_page(self, pages))
 
     program.App.open = open_it  # type: ignore[method-assign]
     from app.__main__ import main as start
@@ -35,7 +38,18 @@ def main() -> int:
     return start()
 
 
-def _when_painted(app: App, then: Callable[[], object]) -> None:
+def _tell_of_page(app: App, looks_at_all: bool) -> None:
+    from PySide6.QtCore import QTimer
+
+    def made() -> None:
+        page = app.window.page(app.window.page_shown)
+        _when_painted(page, lambda: _look_at_all(app) if looks_at_all else None)
+
+    QTimer.singleShot(0, made)
+
+
+def _when_painted(widget: QWidget, then: Callable[[], object]) -> None:
+    """Say what was computed until then, and go on."""
     from PySide6.QtCore import QEvent, QObject, QTimer
 
     class Painted(QObject):
@@ -49,7 +63,7 @@ def _when_painted(app: App, then: Callable[[], object]) -> None:
         _say(computed_s=time.process_time())
         then()
 
-    app.window.installEventFilter(Painted(app.window))
+    widget.installEventFilter(Painted(widget))
 
 
 def _look_at_all(app: App) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QStackedWidget
 
 from app import single
 from app.farewell import Farewell
@@ -108,6 +108,30 @@ def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> Non
     second.open()
     assert second.window.page_shown == "models"
     assert (second.window.width(), second.window.height()) == (760, 600)
+    second.close()
+
+
+def test_the_frame_is_painted_before_its_page_is_made(host: Host, qapp: QApplication) -> None:
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text('{"page": "server", "setup": {"is_over": true}}')
+    app = App(qapp, host)
+    app.open()
+    frame = app.window.findChild(QStackedWidget)
+    assert frame is not None and frame.count() == 0 and app.window.page_shown == "server"
+    wait(lambda: frame.count() == 1)
+    assert frame.currentWidget() is app.window.page("server")
+    app.close()
+
+
+def test_closed_before_its_page_was_made_it_opens_there_again(host: Host, qapp: QApplication) -> None:
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text('{"page": "server", "setup": {"is_over": true}}')
+    first = App(qapp, host)
+    first.open()
+    first.close()
+    second = App(qapp, host)
+    second.open()
+    assert second.window.page_shown == "server"
     second.close()
 
 

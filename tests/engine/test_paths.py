@@ -24,6 +24,7 @@ def test_all_folders_are_baton_s_own() -> None:
         assert "baton" in folder.parts
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_own_command_starts_the_command_line() -> None:
     result = subprocess.run(
         [*paths.own_command(), "--version"], capture_output=True, text=True, timeout=60, check=True
@@ -31,6 +32,7 @@ def test_own_command_starts_the_command_line() -> None:
     assert result.stdout.startswith("baton ")
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_files_where_it_is_started_are_no_modules_of_it(tmp_path: Path) -> None:
     for module in ("engine", "json", "numpy"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('planted')")

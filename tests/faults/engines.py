@@ -29,8 +29,8 @@ from tests.faults.relay import Relay
 # Real processes on a computer that has other things to do.
 TIMEOUT_S = 30.0
 
-N_TOKENS = 600
-CHUNK = 64
+N_TOKENS = 300
+CHUNK = 32
 N_CHUNKS = 10
 _MAX_TOKENS = 16
 
@@ -220,7 +220,7 @@ class Engines:
     def goes_on(self) -> None:
         """The two work together again, and right. What broke a moment ago may not have been noticed yet."""
         self.make_whole()
-        prompt, deadline = self.prompt(0, n_tokens=100), time.monotonic() + TIMEOUT_S
+        prompt, deadline = self.prompt(0, n_tokens=50), time.monotonic() + TIMEOUT_S
         while True:
             answer = self.ask(prompt)
             self.is_right(prompt, answer)

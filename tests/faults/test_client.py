@@ -16,7 +16,7 @@ _FREE_WITHIN_S = 2.0
 
 def leave(engines: Engines, seed: int, stage: str) -> None:
     rng = random.Random(seed)
-    with engines.asking_and_leaving(engines.prompt(seed, n_tokens=900), max_tokens=200) as asking:
+    with engines.asking_and_leaving(engines.prompt(seed, n_tokens=450), max_tokens=200) as asking:
         match stage:
             case "prefill":
                 asking.wait_for_state("prefill_remote")

@@ -15,6 +15,7 @@ from engine.node import supervisor
 from engine.node.engines import Engines, Memory, ModelFile
 from engine.node.front import Front
 from engine.server.settings import ServerSettings
+from tests.engine.models.tiny import write_tiny
 
 pytestmark = pytest.mark.fault
 
@@ -37,14 +38,14 @@ sys.exit(main())
 
 
 def test_a_request_is_answered_though_the_engine_hung_over_it(
-    smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "engine.py"
     program.write_text(ENGINE)
     words = [sys.executable, "-P", str(program), str(tmp_path / "hung")]
     monkeypatch.setattr(supervisor, "own_command", lambda: words)
     monkeypatch.setattr(supervisor, "_HEALTH_EVERY_S", 0.1)
-    model = ModelFile(model_id="model", path=smollm2_path, needed_bytes=1)
+    model = ModelFile(model_id="model", path=write_tiny("qwen2", tmp_path / "tiny.gguf"), needed_bytes=1)
 
     async def find(model_id: str) -> ModelFile:
         return model

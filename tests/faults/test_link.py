@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import random
 import subprocess
 import threading
@@ -18,6 +16,7 @@ from engine.bench import netns
 from engine.errors import HostError
 from engine.wire.limits import HEARTBEAT_INTERVAL_S, HEARTBEAT_MISSES
 from tests.faults.engines import N_CHUNKS, TIMEOUT_S, Engines, moments
+from tests.inside import inside
 
 pytestmark = pytest.mark.fault
 
@@ -79,27 +78,6 @@ def test_a_pause_shorter_than_the_heartbeats_is_no_fault(engines: Engines) -> No
 
 
 @contextlib.contextmanager
-def inside(end: netns.End) -> Iterator[None]:
-    """This thread is on that end's network, and so is whatever it starts."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def enter(network: int) -> None:
-        if libc.setns(network, 0):
-            raise OSError(ctypes.get_errno(), "setns")
-
-    here, there = (
-        os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/net", f"/run/netns/{end.namespace}")
-    )
-    enter(there)
-    try:
-        yield
-    finally:
-        enter(here)
-        os.close(here)
-        os.close(there)
-
-
-@contextlib.contextmanager
 def unplugged(end: netns.End) -> Iterator[None]:
     def set_cable(state: str) -> None:
         subprocess.run(["ip", "-n", end.namespace, "link", "set", "cable", state], check=True)
@@ -123,9 +101,9 @@ def cabled(
     with netns.cable("1gbit") as (near, far):
         engines = Engines(smollm2_path, tmp_path_factory.mktemp("cabled"), address=f"{far.host}:7118")
         try:
-            with inside(far):
+            with inside(far.namespace):
                 engines.start_worker()
-            with inside(near):
+            with inside(near.namespace):
                 engines.make_whole()
                 yield engines, far
         finally:

@@ -16,7 +16,10 @@ NOT_READY = 503
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """`tone` is that of `status`; `place` is local, remote or cached, "" where it is not known."""
+    """`tone` is that of `status`; `computer` answered, "" for this one.
+
+    `place` is where that one had the prompt prefilled: local, remote or cached, "" where it is not known.
+    """
 
     number: int
     clock: str

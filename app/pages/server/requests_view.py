@@ -119,25 +119,23 @@ class RequestsView(Following):
             self._table.setItem(line, column_, item)
 
     def _place(self, shown: Row) -> tuple[str, str]:
-        """Where its prompt was prefilled, and in what hue that is said."""
+        """Where its prompt was prefilled, and in what colour that is said."""
         peer = self._context.peer
         elsewhere = peer["name"] if peer else self.tr("the other computer")
-        match shown.place:
-            case "remote":
-                return self.tr("on {}").format(elsewhere), "peer"
-            case "local":
-                return (
-                    self.tr("on {}").format(shown.computer or self._context.computer),
-                    "peer" if shown.computer else "local",
-                )
-            case "cached":
-                return self.tr("was cached"), "text_soft"
-        return "", "text_soft"
+        if shown.place == "cached":
+            return self.tr("was cached"), "text_soft"
+        if not shown.place:
+            return "", "text_soft"
+        # Remote is what is not where it was answered: for an answer of the other computer, here.
+        is_here = (shown.place == "remote") is bool(shown.computer)
+        if is_here:
+            return self.tr("on {}").format(self._context.computer), "local"
+        return self.tr("on {}").format(shown.computer or elsewhere), "peer"
 
     def _status(self, shown: Row) -> str:
         match shown.stage:
             case "running":
-                return self.tr("being answered")
+                return self.tr("answering")
             case "left":
                 return self.tr("broken off")
             case "failed" if shown.status == str(NOT_READY):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.look.measures import HUGE, LARGE, SMALL
@@ -19,6 +21,7 @@ class FactsGrid(QWidget):
         self._grid.setHorizontalSpacing(HUGE)
         self._grid.setVerticalSpacing(LARGE)
         self._places: list[_Place] = []
+        self._shape: list[bool] = []
         self._a_row = 1
 
     def set_a_row(self, a_row: int) -> None:
@@ -31,8 +34,14 @@ class FactsGrid(QWidget):
         if len(self._places) < len(facts):
             self._places += [_Place() for _ in range(len(facts) - len(self._places))]
             self._arrange()
-        for number, place in enumerate(self._places):
-            place.show_fact(facts[number] if number < len(facts) else None)
+        shape = [bool(fact.note) for fact in facts]
+        if shape != self._shape:
+            self._shape = shape
+            # Each part that came or went would have all that is around it laid out anew; of what is hidden nothing is.
+            self.hide()
+        for place, fact in zip_longest(self._places, facts):
+            place.show_fact(fact)
+        self.show()
 
     def _arrange(self) -> None:
         for number, place in enumerate(self._places):

@@ -210,8 +210,6 @@ class TelemetryPage(Page):
             self._requests.show_entries(entries, self._chosen[1])
             self._show_record(anew=False)
         self._show_slots()
-        # On a turn of its own: together they would hold the window for longer than an eye forgives.
-        QTimer.singleShot(0, self, self._show_cable)
 
     def _say_nothing_yet(self) -> None:
         self._stack.setCurrentIndex(0)
@@ -257,13 +255,20 @@ class TelemetryPage(Page):
         self._name.setText(self.tr("{} tokens").format(figures.count(record.told["n_prompt_tokens"])))
         self._show_tag(record)
         self._decision.setText(decision(record, sides.worker, sides.decoder))
-        limit_ms = picture.limit_ms if picture is not None else None
-        self._facts.show_facts(facts(record, sides.worker, sides.decoder, limit_ms))
         self._views[1].setEnabled(record.told["prefilled_ms"] is not None)
         self._views[2].setVisible(picture is not None and picture.is_remote)
         self._views[2].setEnabled(self._waterfall.has_tail)
         if record.lacks_layers and record.is_over:
             self._ask_for_layers(record)
+        # Each on a turn of its own: together they would hold the window for longer than an eye forgives.
+        QTimer.singleShot(0, self, self._show_facts)
+
+    def _show_facts(self) -> None:
+        if (record := self._record) is not None:
+            sides, picture = record.sides, self._waterfall.picture
+            limit_ms = picture.limit_ms if picture is not None else None
+            self._facts.show_facts(facts(record, sides.worker, sides.decoder, limit_ms))
+        QTimer.singleShot(0, self, self._show_cable)
 
     def _show_tag(self, record: Record) -> None:
         told, sides = record.told, record.sides

@@ -105,6 +105,12 @@ class FindStep(StepView):
         else:
             self._show_search()
 
+    def go_back(self) -> bool:
+        was_installing = self._is_installing
+        if was_installing:
+            self._show_search()
+        return was_installing
+
     def leave(self) -> None:
         self._install.stop()
         super().leave()
@@ -153,6 +159,9 @@ class FindStep(StepView):
     def _add(self) -> None:
         address = self._address.text().strip()
         self._fault.hide()
+        if not address:
+            self._address.setFocus()
+            return
         set_property(self._address, "state", "")
         self.run(
             self.context.client.post("/discovery/manual", {"address": address}),
@@ -169,22 +178,22 @@ class FindStep(StepView):
         self._fault.show()
 
     def _show_install(self) -> None:
-        self._switch(is_installing=True)
         self.say(
             self.tr("Put Baton on the other computer"),
             self.tr(
                 "It gets this very version, over your own network. It needs Python 3.11 there, and a few minutes."
             ),
         )
+        self._switch(is_installing=True)
         self._install.begin()
 
     def _show_search(self) -> None:
         self._install.stop()
-        self._switch(is_installing=False)
         self.say(
             self.tr("Find the other computer"),
             self.tr("Start Baton there as well. Both find each other by themselves."),
         )
+        self._switch(is_installing=False)
 
     def _switch(self, *, is_installing: bool) -> None:
         self._is_installing = is_installing

@@ -24,6 +24,7 @@ class ModelStep(StepView):
     def __init__(self, context: Context, guide: Guide) -> None:
         super().__init__(context, guide)
         self._rows: list[ModelRow] = []
+        self._peer = ""
         self._cards: dict[str, _ModelCard] = {}
         self._copied: dict[str, dict[str, Any]] = {}
         self._fetched: dict[str, dict[str, Any]] = {}
@@ -90,16 +91,18 @@ class ModelStep(StepView):
             self._busy.setText("")
         memory_bytes = memory_of(self.context.state.part("computer", {}))
         found = rows(library, catalogue, memory_bytes=memory_bytes)
-        if found != self._rows or not self._cards:
-            self._rows = found
+        peer = self.context.peer["name"] if self.context.peer else ""
+        if (found, peer) != (self._rows, self._peer) or not self._cards:
+            self._rows, self._peer = found, peer
+            focused = next((name for name, card in self._cards.items() if card.has_focus), "")
             clear(self._list)
             self._cards = {}
-            peer = self.context.peer
             for model in found:
-                self._cards[model.name] = card = _ModelCard(
-                    model, memory_bytes, peer["name"] if peer else "", self
-                )
+                self._cards[model.name] = card = _ModelCard(model, memory_bytes, peer, self)
                 self._list.addWidget(card)
+            if focused:
+                # what Qt would give it to is another model's button
+                self.guide.rest()
         self._show_moving()
         self.guide.refresh()
 
@@ -267,21 +270,34 @@ class _ModelCard(Card):
     def _tag(self, line: QHBoxLayout, text: str, tone: str) -> None:
         line.addWidget(Tag(text, tone), 0, Qt.AlignmentFlag.AlignVCenter)
 
+    @property
+    def has_focus(self) -> bool:
+        return self._transfer.stop.hasFocus() or (self._action is not None and self._action.hasFocus())
+
     def begin(self) -> None:
-        if self._action is not None:
-            self._action.hide()
         self._transfer.show()
+        if self._action is not None:
+            _hand_over(self._action, self._transfer.stop)
+            self._action.hide()
 
     def end(self) -> None:
-        self._transfer.hide()
         if self._action is not None:
             self._action.show()
+            _hand_over(self._transfer.stop, self._action)
+        self._transfer.hide()
 
     def show_progress(self, done_bytes: int, total_bytes: int, note: str = "") -> None:
         self._transfer.show_progress(done_bytes, total_bytes, note)
 
     def show_fault(self, text: str) -> None:
-        self._transfer.show()
-        self._transfer.show_fault(text)
         if self._action is not None:
             self._action.show()
+            _hand_over(self._transfer.stop, self._action)
+        self._transfer.show()
+        self._transfer.show_fault(text)
+
+
+def _hand_over(one: Button, other: Button) -> None:
+    """The focus goes to the button that takes the place of one that is about to go; Qt would take the next one."""
+    if one.hasFocus():
+        other.setFocus()

@@ -14,7 +14,7 @@ from app.node.faults import AppError, NodeRefused
 from app.widgets.basics import Button, Card, Icon, Text, column, row
 from app.widgets.code import CodeField, CodeView
 from app.widgets.controls import Segments
-from app.widgets.feedback import Action, Dot
+from app.widgets.feedback import Action, Dot, announce
 from app.wizard.course import Step
 from app.wizard.facts import FactsCard
 from app.wizard.pictures import ComputersPicture
@@ -186,6 +186,7 @@ class PairStep(StepView):
         if not self._field.is_complete or self._joining is not None:
             return
         self._fault.hide()
+        self._field.show_wrong(False)
         body = {"code": self._field.code}
         if to := self._address.text().strip() or self._target_address():
             body["to"] = to
@@ -282,6 +283,7 @@ class _Fault(Card):
         self._way_out, self._left_s, self.is_final = way_out, wait_s, is_final
         self._again.setVisible(way_out is not None)
         self.setAccessibleName(f"{title} {sentence}")
+        announce(self, f"{title} {sentence}")
         self.show()
         self._clock.start()
         self._say()

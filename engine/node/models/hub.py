@@ -27,6 +27,9 @@ READ_TIMEOUT_S = 30.0
 # Tries in a row that bring no new byte before the source is given up.
 MAX_FRUITLESS_TRIES = 3
 
+# By these the hub says that another try is as good as none.
+_FINAL = (401, 403, 404)
+
 
 class HubFile:
     """A file on the hub: `size_bytes`, and the `sha256` to expect, which is the catalogue's where it states one."""
@@ -40,8 +43,8 @@ class HubFile:
         try:
             metadata = get_hf_file_metadata(self._url, timeout=CONNECT_TIMEOUT_S, endpoint=endpoint)
         except (HubError, OSError, ValueError) as error:
-            if (status := _refusal(error)) is not None:
-                raise refused(status, source.repository) from error
+            if (status := _status(error)) is not None:
+                raise refused(status, self._what(status)) from error
             raise DownloadFailed(f"the hub cannot be asked for {self.name} ({reason(error)})") from error
         published = (metadata.etag or "").lower()
         if source.sha256 is None and not re.fullmatch("[0-9a-f]{64}", published):
@@ -58,16 +61,21 @@ class HubFile:
         fruitless = 0
         with httpx.Client(headers=headers, timeout=timeout, follow_redirects=True) as client:
             while (have := _size(partial)) < self.size_bytes:
+                status = None
                 try:
                     self._fetch_rest(client, partial, have, progress)
                     why = "the connection ended early"
                 except httpx.HTTPError as error:
-                    if (status := _refusal(error)) is not None:
-                        raise refused(status, self._repository) from error
-                    why = reason(error)
+                    status, why = _status(error), reason(error)
                 fruitless = 0 if _size(partial) > have else fruitless + 1
+                if status is not None and (status in _FINAL or fruitless == MAX_FRUITLESS_TRIES):
+                    raise refused(status, self._what(status))
                 if fruitless == MAX_FRUITLESS_TRIES:
                     raise DownloadFailed(f"the hub does not give {self.name} ({why})")
+
+    def _what(self, status: int) -> str:
+        """Whose absence or refusal a status tells: a file is missing, but a repository is closed."""
+        return self.name if status == 404 else self._repository
 
     def _fetch_rest(self, client: httpx.Client, partial: Path, have: int, progress: Progress) -> None:
         headers = {"range": f"bytes={have}-"} if have else {}
@@ -86,10 +94,10 @@ class HubFile:
                     progress.advance(have, self.size_bytes)
 
 
-def _refusal(error: Exception) -> int | None:
-    """The status by which the hub said no; None where it may say yes to another try."""
+def _status(error: Exception) -> int | None:
+    """The status by which the hub said no; None where it said nothing."""
     response = getattr(error, "response", None)
-    if response is None or response.status_code not in (401, 403):
+    if response is None:
         return None
     # who has agreed to nothing hears 401 as well
     return 403 if response.headers.get("x-error-code") == "GatedRepo" else int(response.status_code)

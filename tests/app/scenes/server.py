@@ -83,7 +83,7 @@ REQUESTS = [
         n_cached=0,
         n_decoded=412,
         duration_s=18.4,
-        **{"prefill": "remote", "computer": "spark"},
+        prefill="remote",
     ),
     request(
         3,
@@ -94,7 +94,6 @@ REQUESTS = [
         n_decoded=96,
         duration_s=4.2,
         prefill="local",
-        computer="studio",
     ),
     request(
         4,
@@ -105,7 +104,6 @@ REQUESTS = [
         n_decoded=24,
         duration_s=0.94,
         prefill="local",
-        computer="studio",
     ),
     request(5, "failed", 400, duration_s=0.004),
     request(6, "done", 200, path="/v1/models", model="", duration_s=0.002),
@@ -119,7 +117,6 @@ REQUESTS = [
         n_decoded=31,
         duration_s=0.61,
         prefill="local",
-        computer="studio",
     ),
     request(
         8,
@@ -131,9 +128,8 @@ REQUESTS = [
         n_decoded=300,
         duration_s=22.7,
         prefill="remote",
-        computer="spark",
     ),
-    request(9, "running", None, n_prompt=4_090, n_cached=0, n_decoded=57, prefill="remote", computer="spark"),
+    request(9, "running", None, n_prompt=4_090, n_cached=0, n_decoded=57, prefill="remote"),
 ]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QWidget
 
-from app.widgets.basics import Text
-from app.widgets.feedback import Action, DropHint, Question, Toast
+from app.widgets import feedback
+from app.widgets.basics import Text, column
+from app.widgets.feedback import Action, Banner, DropHint, Question, Toast
 from tests.app.windows import wait
 
 LONG = (
@@ -47,6 +48,24 @@ def test_a_toast_and_a_banner_are_both_seen(look: object) -> None:
     wait(lambda: not toast.geometry().intersects(foot.geometry()))
     foot.hide()
     wait(lambda: toast.geometry().bottom() > 440)
+    window.hide()
+    window.deleteLater()
+
+
+def test_a_screen_reader_hears_of_banners_and_toasts(look: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(
+        feedback.QAccessible, "updateAccessibility", lambda event: heard.append(event.message())
+    )
+    window = QWidget()
+    window.resize(720, 520)
+    window.setLayout(column(banner := Banner()))
+    window.show()
+    Toast(window).say("It is here.")
+    banner.say("spark is away.")
+    # the same again is no news
+    banner.say("spark is away.")
+    assert heard == ["It is here.", "spark is away."]
     window.hide()
     window.deleteLater()
 

@@ -21,4 +21,4 @@ def test_it_can_be_stopped_until_it_has_failed(look: object) -> None:
     click(button(row, "Stop"))
     assert stops
     row.show_fault("The disk is full.")
-    assert row.text == "The disk is full." and row._stop.isHidden()
+    assert row.text == "The disk is full." and row.stop.isHidden()

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from app.node.faults import NodeRefused
+from app.widgets import feedback
 from app.wizard.course import Step
 from app.wizard.page import WizardPage
 from app.wizard.steps.model import ModelStep
@@ -93,6 +94,39 @@ def test_an_address_that_is_none(app: Opened, wizard: WizardPage) -> None:
     wait(lambda: address.property("state") == "wrong")
 
 
+def test_no_address_at_all_is_waited_for(app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.FIND)
+    address = field(app, "Address of the other computer")
+    press(app, "Look there")
+    assert address.hasFocus() and address.property("state") != "wrong"
+
+
+def test_back_leads_from_putting_baton_there_to_the_search(app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.FIND)
+    press(app, "Baton is not on it yet")
+    assert wizard.accessibleName() == "Put Baton on the other computer"
+    press(app, "Back")
+    assert wizard.step is Step.FIND and "Find the other computer" in texts(wizard)
+    press(app, "Back")
+    assert wizard.step is Step.WELCOME
+
+
+def test_each_step_is_said_aloud(app: Opened, wizard: WizardPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        feedback.QAccessible, "updateAccessibility", lambda event: said.append(event.message())
+    )
+    press(app, "Continue")
+    press(app, "Back")
+    press(app, "Continue")
+    assert [each.split(".")[0] for each in said] == [
+        "Find the other computer",
+        "Welcome to Baton",
+        "Find the other computer",
+    ]
+    assert wizard.accessibleName() == "Find the other computer"
+
+
 def test_one_computer_alone(app: Opened, wizard: WizardPage) -> None:
     press(app, "Continue")
     press(app, "Use this computer alone for now")
@@ -123,10 +157,10 @@ def test_it_goes_on_where_it_was_left(node: NodeProcess, tmp_path: Path) -> None
         assert isinstance(page, WizardPage)
         wait(lambda: page.step is not None)
         assert page.step is Step.MODEL
-        # put off, and opened again from another page
+        # put off, and begun again where another page offers to set up the other computer
         press(second, "Later")
         second.window.go("setup")
-        assert page.step is Step.MODEL
+        assert page.step is Step.FIND
 
 
 def test_another_computer_can_be_set_up_later(app: Opened, wizard: WizardPage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.paths import own_command
+from tests.engine.models.tiny import write_tiny
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
@@ -26,6 +26,14 @@ SERVE = ["serve", "--port", "0", *SMALL]
 WORKER = ["worker", "--listen", "127.0.0.1:0", "--trust", "0" * 64, *SMALL]
 
 
+@pytest.fixture(autouse=True)
+def python_s_own_handler() -> Iterator[None]:
+    """A shell that runs the tests in the background has Ctrl-C ignored, and children inherit that."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
 @contextlib.contextmanager
 def running(words: list[str], model: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
@@ -34,8 +42,6 @@ def running(words: list[str], model: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        # A shell that runs the tests in the background has Ctrl-C ignored, and children inherit that.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process
@@ -63,9 +69,9 @@ def check_that_it_ends(process: subprocess.Popen[str], number: signal.Signals) -
 )
 @pytest.mark.parametrize("words", [SERVE, WORKER], ids=["serve", "worker"])
 def test_every_signal_to_end_gives_its_own_status(
-    smollm2_path: Path, words: list[str], number: signal.Signals
+    tmp_path: Path, words: list[str], number: signal.Signals
 ) -> None:
-    with running(words, smollm2_path) as process:
+    with running(words, write_tiny("qwen2", tmp_path / "tiny.gguf")) as process:
         wait_until_ready(process)
         check_that_it_ends(process, number)
 
@@ -79,6 +85,7 @@ def test_ctrl_c_while_the_form_for_prompts_is_made_is_quiet(smollm2_path: Path, 
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("cold_starts")
 @pytest.mark.parametrize("words", [SERVE, WORKER], ids=["serve", "worker"])
 def test_ctrl_c_at_any_moment_of_the_start_is_quiet(smollm2_path: Path, words: list[str]) -> None:
     # Python's own start, before anything of ours, takes some 50 ms on a slow computer, and complains.

@@ -73,6 +73,7 @@ def test_a_signal_to_end_unwinds_what_runs(run_command, number) -> None:
         signal.signal(number, inherited)
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_a_reader_that_has_gone_is_no_error() -> None:
     with subprocess.Popen(
         [*own_command(), "models", "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -82,6 +83,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
         assert process.wait(30) == 141
 
 
+@pytest.mark.usefixtures("cold_starts")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_one_sentence() -> None:
     with open("/dev/full", "w") as full:

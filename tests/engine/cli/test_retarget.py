@@ -11,17 +11,19 @@ import pytest
 from engine.cli.children import Child, ended_together
 from engine.handoff.target import Target
 from engine.node.trust.identity import Identity
+from tests.engine.models.tiny import write_tiny
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="engines share no memory there")
 
 TIMEOUT_S = 60.0
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 30
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 6
 
 
-def test_a_worker_comes_goes_and_comes_by_its_own_call(smollm2_path: Path, tmp_path: Path) -> None:
+def test_a_worker_comes_goes_and_comes_by_its_own_call(tmp_path: Path) -> None:
+    model = write_tiny("qwen2", tmp_path / "tiny.gguf")
     worker_id = Identity.load_or_create(tmp_path / "worker").fingerprint
     decoder_id = Identity.load_or_create(tmp_path / "decoder").fingerprint
-    common = ["--model", str(smollm2_path), "--ctx", "1024", "--slots", "1"]
+    common = ["--model", str(model), "--ctx", "1024", "--slots", "1"]
     worker_words = ["worker", "--identity", str(tmp_path / "worker"), "--trust", decoder_id, *common]
     decoder_words = ["serve", "--port", "0", "--identity", str(tmp_path / "decoder"), "--peer", "-", *common]
     with Child("decoder", decoder_words, tmp_path / "decoder.log") as decoder:

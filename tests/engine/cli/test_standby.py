@@ -25,6 +25,7 @@ def standby() -> subprocess.Popen[bytes]:
         stream.close()
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_it_becomes_the_engine_that_is_ordered(standby: subprocess.Popen[bytes], smollm2_path: Path) -> None:
     words = [
         "serve",

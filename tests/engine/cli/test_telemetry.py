@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
 
 # Half a round trip of the quickest of a few pings between two busy processes is far less.
 CLOCKS_MS = 50.0
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 30
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 10
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def running(model: Path, folder: Path, *decoder_flags: str) -> Iterator[tuple[st
     common = ["--model", str(model), "--ctx", "1024", "--slots", "1"]
     worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
     worker_words += ["--trust", decoder_id.fingerprint, *common]
-    decoder_words = ["serve", "--port", "0", "--chunk", "128", "--identity", str(folder / "decoder")]
+    decoder_words = ["serve", "--port", "0", "--chunk", "64", "--identity", str(folder / "decoder")]
     decoder_words += ["--peer", "-", "--trust", worker_id.fingerprint, *common, *decoder_flags]
     with (
         Child("worker", worker_words, folder / "worker.log") as worker,

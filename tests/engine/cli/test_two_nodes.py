@@ -26,7 +26,7 @@ from tests.engine.node.nodes import LOOK_EVERY_S, TIMEOUT_S, NodeProcess
 pytestmark = pytest.mark.root
 
 MODEL = "smollm2-135m"
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 30
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 8
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ def home(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with ExitStack() as stack:
         ends = stack.enter_context(cable("10gbit"))
         nodes = [
-            NodeProcess(folder, name, *flags, enter=end.enter)
+            NodeProcess(folder, name, *flags, network=end.namespace)
             for name, end in zip(("studio", "spark"), ends, strict=True)
         ]
         stack.enter_context(nodes[0])

@@ -15,7 +15,7 @@ from engine.node.endpoint import Endpoint
 from engine.node.trust.identity import Identity
 
 TIMEOUT_S = 120.0
-LENGTHS = (700, 33, 260, 511)
+LENGTHS = (175, 9, 66, 127)
 TEXT = (
     "The runner who arrives gives everything that is left, and the one who waits is at full speed by then. "
 )
@@ -28,7 +28,7 @@ def endpoint(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     common = ["--model", str(smollm2_path), "--ctx", "1024", "--threads", "1", "--slots", "4"]
     worker_words = ["worker", "--listen", "127.0.0.1:0", "--identity", str(folder / "worker")]
     worker_words += ["--trust", decoder_id.fingerprint, "--prefills", "4", *common]
-    decoder_words = ["serve", "--port", "0", "--identity", str(folder / "decoder"), "--chunk", "128"]
+    decoder_words = ["serve", "--port", "0", "--identity", str(folder / "decoder"), "--chunk", "32"]
     decoder_words += ["--peer", "-", "--trust", worker_id.fingerprint, *common]
     with (
         Child("worker", worker_words, folder / "worker.log") as worker,
@@ -50,7 +50,7 @@ def answer(endpoint: Endpoint, prompt: list[int], prefill: str) -> dict[str, Any
 
 
 def test_four_prompts_at_once_get_their_own_answers(endpoint: Endpoint) -> None:
-    tokens = endpoint.ask("/tokenize", {"content": TEXT * 40})["tokens"]
+    tokens = endpoint.ask("/tokenize", {"content": TEXT * 10})["tokens"]
     prompts = [tokens[number : number + n_tokens] for number, n_tokens in enumerate(LENGTHS)]
     with ThreadPoolExecutor(len(prompts)) as users:
         remote = list(users.map(lambda prompt: answer(endpoint, prompt, "remote"), prompts))

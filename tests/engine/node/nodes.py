@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
+from tests.inside import inside
 
 # Far more than any step takes on a busy computer.
 TIMEOUT_S = 60.0
@@ -22,7 +25,7 @@ LOOK_EVERY_S = 0.05
 
 
 class NodeProcess:
-    """One `baton node`; `enter` are words before it, which start it in another place, such as a network namespace.
+    """One `baton node`, in the network namespace `network` where that is given.
 
     With `by_flags` off it is started as a service is: by a plain `baton node`, which follows its settings.
     """
@@ -33,13 +36,13 @@ class NodeProcess:
         name: str,
         *flags: str,
         models: Path | None = None,
-        enter: Sequence[str] = (),
+        network: str | None = None,
         by_flags: bool = True,
     ) -> None:
         self.name = name
         self._by_flags = by_flags
         self.folder = folder / name
-        self._enter = tuple(enter)
+        self._network = network
         self._flags = flags
         kinds = ("config", "cache", "data", "state")
         self.environment = {
@@ -175,28 +178,15 @@ class NodeProcess:
 
     def _curl(self, url: str, *, key: str = "", body: str | None = None) -> bytes:
         """Asked from where the node is, as the computer's own programs do."""
-        if not self._enter:
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            method = "GET" if body is None else "POST"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        method = "GET" if body is None else "POST"
+        with inside(self._network) if self._network else contextlib.nullcontext():
             return httpx.request(method, url, headers=headers, content=body, timeout=TIMEOUT_S).content
-        words = [*self._enter, sys.executable, "-c", _ASK, url, key, body or ""]
-        return subprocess.run(words, check=True, capture_output=True, timeout=TIMEOUT_S).stdout
 
     @property
     def _baton(self) -> list[str]:
-        return [*self._enter, sys.executable, "-m", "engine"]
-
-
-_ASK = """
-import sys, urllib.request, urllib.error
-url, key, body = sys.argv[1:]
-ask = urllib.request.Request(url, data=body.encode() or None, headers={"Authorization": "Bearer " + key})
-try:
-    answer = urllib.request.urlopen(ask, timeout=50).read()
-except urllib.error.HTTPError as error:
-    answer = error.read()
-sys.stdout.buffer.write(answer)
-"""
+        enter = ["ip", "netns", "exec", self._network] if self._network else []
+        return [*enter, sys.executable, "-m", "engine"]
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The endpoint on a real socket: the `openai` client, disconnects, shutdown."""
 
 import asyncio
+import importlib
 import json
 import signal
 import socket
@@ -10,7 +11,6 @@ import threading
 import time
 
 import httpx
-import openai
 import pytest
 
 from engine.batching.request import FinishReason
@@ -31,8 +31,14 @@ def live():
         yield s
 
 
+@pytest.fixture(scope="module")
+def openai():
+    """Imported where it is used: that takes longer than all tests of this file."""
+    return importlib.import_module("openai")
+
+
 @pytest.fixture
-def client(live):
+def client(live, openai):
     with openai.OpenAI(base_url=live.url + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S) as made:
         yield made
 
@@ -70,7 +76,7 @@ def test_openai_client_completes_and_lists(client):
     assert client.models.retrieve("fake").id == "fake"
 
 
-def test_openai_client_understands_our_errors(client):
+def test_openai_client_understands_our_errors(client, openai):
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="fake", prompt="x" * 5000)
     assert caught.value.code == "context_length_exceeded"
@@ -178,7 +184,7 @@ def test_an_error_after_the_first_chunk_is_an_event_of_the_stream(live, caplog):
     start(live, {"stream": True}, read)
 
 
-def test_openai_client_raises_an_error_in_the_stream(live, client, caplog):
+def test_openai_client_raises_an_error_in_the_stream(live, client, openai, caplog):
     live.model.hold()
     live.model.allow(5)
     live.model.fail_when = lambda step: len(live.model.steps) > 5

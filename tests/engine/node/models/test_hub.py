@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.errors import DownloadFailed
+from engine.errors import DownloadFailed, DownloadRefused
 from engine.node.models.catalogue import HubSource
 from engine.node.models.hub import MAX_FRUITLESS_TRIES, HubFile
 from engine.node.models.hub_search import reason
@@ -25,7 +25,10 @@ PATH = "/someone/tiny/resolve/main/tiny.gguf"
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Serves CONTENT at PATH. `cut_after` ends an answer early; `with_ranges` False ignores ranges."""
+    """Serves CONTENT at PATH. `cut_after` ends an answer early; `with_ranges` False ignores ranges.
+
+    A `status` is all that it says, where there is one.
+    """
 
     daemon_threads = True
 
@@ -35,6 +38,7 @@ class FakeHub(ThreadingHTTPServer):
         self.cut_after: int | None = None
         self.with_ranges = True
         self.surplus = b""
+        self.status = 0
         self.ranges: list[str | None] = []
 
 
@@ -49,8 +53,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, *, with_body: bool) -> None:
-        if self.path != PATH:
-            self.send_error(404)
+        if self.path != PATH or self.server.status:
+            self.send_error(self.server.status or 404)
             return
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range") or "")
         start = int(wanted[1]) if wanted and self.server.with_ranges else 0
@@ -151,6 +155,22 @@ def test_without_any_digest_nothing_is_fetched(hub: FakeHub) -> None:
 def test_a_file_that_is_not_there_is_named(hub: FakeHub) -> None:
     with pytest.raises(DownloadFailed, match=r"someone/tiny/other\.gguf"):
         HubFile(source(file="other.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(404, "tiny.gguf is not on the hub"), (429, "wait a minute"), (503, "a problem of its own")],
+)
+def test_what_the_hub_answers_is_said_in_words(hub: FakeHub, tmp_path: Path, status: int, words: str) -> None:
+    file = HubFile(source())
+    hub.status = status
+    with pytest.raises(DownloadRefused, match=words) as refused:
+        HubFile(source())
+    assert "http" not in str(refused.value)
+    with pytest.raises(DownloadRefused, match=words):
+        file.fetch(tmp_path / "partial", Silent())
+    # what may pass is tried again
+    assert len(hub.ranges) == (1 if status == 404 else MAX_FRUITLESS_TRIES)
 
 
 def test_no_hub_at_all_is_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
