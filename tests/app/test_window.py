@@ -14,9 +14,21 @@ from app import state
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
+from app.telemetry.ledger import Ledger
+from app.widgets.basics import Scrolled
 from app.widgets.feedback import Action
 from app.window import MainWindow
-from tests.app.two_computers import SLOW_START, another, link, parts_of, pretend, settings, two_computers
+from tests.app.telemetry.timelines import ASKED_S, Handoff, snapshot
+from tests.app.two_computers import (
+    MODEL,
+    SLOW_START,
+    another,
+    link,
+    parts_of,
+    pretend,
+    settings,
+    two_computers,
+)
 from tests.app.windows import Opened, button, click, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -174,6 +186,30 @@ def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) ->
         *("Page, scrolled by the arrow keys", "Test link", "Self-test", fix, "Undo", "Show them"),
         *("Roles: Fastest way", "Use garage", "Unpair garage", "Unpair"),
     ]
+
+
+@pytest.mark.parametrize("page", ["chat", "cluster", "telemetry", "models", "server"])
+def test_nothing_is_cut_in_the_smallest_window(look: object, tmp_path: Path, page: str) -> None:
+    with two_computers(tmp_path) as context:
+        peers = [*parts_of()["peers"], another("garage")]
+        pretend(context, peers=peers, link=link(SLOW_START), settings=settings())
+        ledger = context.feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
+        for name, data in (snapshot(), *Handoff(n_layers=4).events()):
+            ledger.hear(name, data, ASKED_S)
+        window = MainWindow(context, PAGES)
+        window.resize(window.minimumSize())
+        window.show()
+        window.go(page)
+        QApplication.processEvents()
+        wide = {
+            scrolled.accessibleName(): (scrolled.widget().width(), scrolled.viewport().width())
+            for scrolled in window.findChildren(Scrolled)
+            if scrolled.isVisible() and scrolled.widget().width() > scrolled.viewport().width()
+        }
+        window.hide()
+        window.end()
+        window.deleteLater()
+    assert wide == {}
 
 
 def test_the_window_has_its_own_icon(app: Opened) -> None:

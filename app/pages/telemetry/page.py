@@ -42,8 +42,10 @@ _MOVE_EVERY_MS = 250
 _PAINT_AFTER_MS = 50
 
 _NARROW = 900
+_TIGHT = 760
 _FACTS_A_ROW = 4
 _FACTS_A_NARROW_ROW = 3
+_FACTS_A_TIGHT_ROW = 2
 
 
 class TelemetryPage(Page):
@@ -144,12 +146,15 @@ class TelemetryPage(Page):
             ),
             Button(self.tr("Tail"), self._waterfall.see_tail, kind="chip", name=self.tr("See the tail")),
         )
-        self._hint = Text(size="caption", tone="faint")
+        self._hint = Text(size="caption", tone="faint", wrap=True)
         self._hint.setMinimumHeight(20)
         self._waterfall.said.connect(self._say_hint)
         self._facts = FactsGrid()
+        self._head = row(row(self._name, SMALL, self._tag, None, spacing=TINY), spacing=SMALL)
+        self._head.addLayout(row(*self._views, None, spacing=TINY))
+        self._head.setStretch(0, 1)
         card = Card(
-            row(self._name, SMALL, self._tag, None, *self._views, spacing=TINY),
+            self._head,
             self._decision,
             self._waterfall,
             self._hint,
@@ -364,9 +369,14 @@ class TelemetryPage(Page):
 
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)
-        is_narrow = self.width() < _NARROW
+        is_narrow, is_tight = self.width() < _NARROW, self.width() < _TIGHT
         self._side.setFixedWidth(224 if is_narrow else 248)
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)
-        self._facts.set_a_row(_FACTS_A_NARROW_ROW if is_narrow else _FACTS_A_ROW)
+        way = QBoxLayout.Direction.TopToBottom if is_tight else QBoxLayout.Direction.LeftToRight
+        if self._head.direction() is not way:
+            self._head.setDirection(way)
+        self._facts.set_a_row(
+            _FACTS_A_TIGHT_ROW if is_tight else _FACTS_A_NARROW_ROW if is_narrow else _FACTS_A_ROW
+        )
