@@ -21,6 +21,7 @@ from app.chats.titles import shortened
 from app.context import Context, is_there
 from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
+from app.node.link_report import about
 from app.pages.page import Page
 from app.state import NodePresence
 from app.troubles import Remedy, Trouble, worst
@@ -212,7 +213,9 @@ class MainWindow(QMainWindow):
         if self._is_filled:
             self.banner("")
             return
-        trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
+        told = {name: state.part(name) or [] for name in ("engines", "permission")}
+        peer = self._context.peer
+        trouble = worst({**told, "peers": [] if peer is None else [peer, *self._context.other_peers]})
         # Cluster tells of it at more length
         if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
@@ -229,8 +232,9 @@ class MainWindow(QMainWindow):
                     trouble.subject, detail
                 )
             case "peer away":
-                return self.tr("{0} is away{1}. Answers go on here, prefilled on this computer.").format(
-                    trouble.subject, detail
+                why = f" {about(trouble.detail, trouble.subject)}" if trouble.detail else ""
+                return self.tr("{0} is away.{1} Answers go on here, prefilled on this computer.").format(
+                    trouble.subject, why
                 )
         return trouble.detail
 

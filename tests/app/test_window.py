@@ -226,9 +226,13 @@ def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> Non
     peer = {"node_id": "b" * 32, "name": "spark", "connected": False, "note": "nothing answers", "since": 0.0}
     running = [{"model": "m", "state": "ready", "active": 0}]
     app.state._hear(("changed", {"engines": running, "peers": [peer]}))
-    assert "spark is away: nothing answers." in texts(app.window)
+    assert "spark is away. Nothing answers. Answers go on here" in texts(app.window)
     click(button(app.window, "Reconnect"))
     wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
+    garage = {**peer, "node_id": "c" * 32, "name": "garage"}
+    join = {"model": "m", "prefill": "garage", "prefill_node_id": "c" * 32, "note": ""}
+    app.state._hear(("changed", {"joins": [join], "peers": [peer, garage]}))
+    assert "garage is away." in texts(app.window) and "spark is away." not in texts(app.window)
 
 
 def test_the_status_fits_a_small_window(app: Opened) -> None:

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QBoxLayout, QDialog, QSizePolicy, QStackedWidget, 
 from app.context import Context, is_there
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.faults import AppError
-from app.node.link_report import Check, checks
+from app.node.link_report import Check, about, checks
 from app.pages.cluster.crashes import CrashCard
 from app.pages.cluster.others import OthersCard
 from app.pages.cluster.picture import ClusterPicture
@@ -198,7 +198,7 @@ class ClusterPage(Page):
         now = figures.rate(self._feeds.goodput_now())
         words = self.tr("now {}").format(now) if cable.is_up else ""
         if cable.carries:
-            words = self.tr("ceiling {} · now {}").format(cable.carries, now)
+            words = self.tr("ceiling\u00a0{} · now\u00a0{}").format(cable.carries, now)
         self._picture.show_cable(cable, words)
         self._picture.show_checks(*(self._n_checks if cable.is_up else (0, 0)))
         agreed = story.agreed
@@ -349,8 +349,8 @@ class ClusterPage(Page):
 
     def _on_woken(self, answer: dict[str, Any]) -> None:
         self._rest()
-        note = str(answer.get("note", ""))
-        self.context.shell.toast(note[:1].upper() + note[1:] + ".")
+        name = self.context.peer["name"] if self.context.peer is not None else ""
+        self.context.shell.toast(about(str(answer.get("note", "")), name))
 
     def _be_busy(self, words: str) -> None:
         self._busy_with = words

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.node.link_report import about
 from app.telemetry import figures
 
 # An engine that ended is told of for so long once another runs in its place.
@@ -170,8 +171,8 @@ class Story:
         if self._peer is None or self.is_peer_there or not self.is_running:
             return ""
         since = figures.passed(self._now_s - self._peer["since"])
-        note = self._peer["note"]
-        why = f" {note[:1].upper()}{note[1:]}." if note else ""
+        why = about(self._peer["note"], self.peer_name)
+        why = f" {why}" if why else ""
         return f"{self.peer_name} has been away for {since}.{why}"
 
     def crashes(self) -> list[Crash]:
