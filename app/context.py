@@ -14,6 +14,7 @@ from app.preferences import Preferences
 from app.state import NodeState
 from app.telemetry.feeds import Feeds
 from app.telemetry.sides import sides_of
+from app.words import translate
 
 if TYPE_CHECKING:
     from app.widgets.feedback import Action
@@ -51,7 +52,7 @@ class Context:
     @property
     def computer(self) -> str:
         """This computer's name."""
-        return str(self.state.part("node", {}).get("name") or "this computer")
+        return str(self.state.part("node", {}).get("name") or translate("Cluster", "this computer"))
 
     @property
     def peer(self) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
@@ -22,15 +22,21 @@ from app.chats.titles import shortened
 from app.context import Context, is_there
 from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
+from app.node.link_report import about
 from app.pages.page import Page
 from app.state import NodePresence
+from app.telemetry import figures
 from app.troubles import Remedy, Trouble, worst
 from app.widgets.basics import Button, Text, row, with_keys
 from app.widgets.feedback import Action, Banner, Dot, Toast
+from app.words import translate
 
 _NARROW = 1000
 _NAV_WIDTH = 168
 _NAV_NARROW = 58
+
+# Of the window's icon, which systems show at many sizes.
+_ICON = 64
 
 # Of a computer's name in the status chip.
 _NAME_CHARS = 20
@@ -68,7 +74,7 @@ class MainWindow(QMainWindow):
         self._is_filled = False
         self._left_by: QWidget | None = None
         self.setWindowTitle("Baton")
-        self.setMinimumSize(QSize(720, 520))
+        self.setMinimumSize(QSize(current_look().px(720), 520))
         self._navigation = _Navigation({name: page for name, page in pages.items() if page[0]})
         self._navigation.chosen.connect(self.go)
         self._title = Text(size="title")
@@ -79,14 +85,15 @@ class MainWindow(QMainWindow):
         self._toast = Toast(self, self._under_toast)
         self._bind_keys()
         context.state.presence_changed.connect(self._on_presence)
-        current_look().changed.connect(self.update)
+        current_look().changed.connect(self._show_icon)
+        self._show_icon()
         context.state.changed.connect(self._on_changed)
         self._on_presence()
 
     def _lay_out(self) -> None:
         bar = QFrame()
         bar.setProperty("kind", "topbar")
-        bar.setFixedHeight(52)
+        bar.setFixedHeight(max(52, current_look().px(44)))
         self._bar = bar
         self._header_place = row(spacing=SMALL)
         bar.setLayout(row(self._title, LARGE, self._header_place, None, self._status, spacing=SMALL))
@@ -187,6 +194,9 @@ class MainWindow(QMainWindow):
         if widget is not None:
             self._header_place.addWidget(widget)
 
+    def _show_icon(self) -> None:
+        self.setWindowIcon(current_look().icon("baton", "local", _ICON))
+
     def _on_presence(self) -> None:
         state = self._context.state
         if state.presence is NodePresence.GONE:
@@ -207,7 +217,9 @@ class MainWindow(QMainWindow):
         if self._is_filled:
             self.banner("")
             return
-        trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
+        told = {name: state.part(name) or [] for name in ("engines", "permission")}
+        peer = self._context.peer
+        trouble = worst({**told, "peers": [] if peer is None else [peer, *self._context.other_peers]})
         # Cluster tells of it at more length
         if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
@@ -224,8 +236,9 @@ class MainWindow(QMainWindow):
                     trouble.subject, detail
                 )
             case "peer away":
-                return self.tr("{0} is away{1}. Answers go on here, prefilled on this computer.").format(
-                    trouble.subject, detail
+                why = f" {about(trouble.detail, trouble.subject)}" if trouble.detail else ""
+                return self.tr("{0} is away.{1} Answers go on here, prefilled on this computer.").format(
+                    trouble.subject, why
                 )
         return trouble.detail
 
@@ -284,7 +297,7 @@ class MainWindow(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._navigation.set_narrow(event.size().width() < _NARROW)
+        self._navigation.set_narrow(event.size().width() < current_look().px(_NARROW))
 
     def focusNextPrevChild(self, forward: bool) -> bool:
         """Qt asks for this as well where a control that has the focus is hidden or disabled, as a button that was just
@@ -356,12 +369,16 @@ class _Navigation(QFrame):
     def show_page(self, name: str) -> None:
         if name in self._buttons:
             self._buttons[name][0].setChecked(True)
+        # arrow keys go to the others
+        for button, _ in self._buttons.values():
+            is_stop = button.isChecked()
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus if is_stop else Qt.FocusPolicy.NoFocus)
 
     def set_narrow(self, narrow: bool) -> None:
         if narrow is self._is_narrow:
             return
         self._is_narrow = narrow
-        self.setFixedWidth(_NAV_NARROW if narrow else _NAV_WIDTH)
+        self.setFixedWidth(_NAV_NARROW if narrow else current_look().px(_NAV_WIDTH))
         for button, word in self._buttons.values():
             # the space keeps the word off its icon
             button.setText("" if narrow else f" {word}")
@@ -385,7 +402,7 @@ class _Status(Button):
 
     def sizeHint(self) -> QSize:
         layout = self.layout()
-        return QSize(layout.sizeHint().width() if layout else 0, 28)
+        return QSize(layout.sizeHint().width() if layout else 0, current_look().px(28))
 
     def _on_changed(self, part: str) -> None:
         if part in ("node", "peers", "link", "engines"):
@@ -412,7 +429,7 @@ class _Status(Button):
             return "warning", self.tr("{0}, {1} is away").format(here, there)
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
-        return "local", f"{here} ⇄ {there}" + (f"  {speed:.1f} Gb/s" if speed else "")
+        return "local", f"{here} ⇄ {there}" + (f"  {figures.rate(speed * 1e9 / 8)}" if speed else "")
 
 
 def _can_take_focus(widget: QWidget) -> bool:
@@ -421,4 +438,4 @@ def _can_take_focus(widget: QWidget) -> bool:
 
 def _word(page: tuple[str, str, PageMaker]) -> str:
     """What a page is called; "" for one that the navigation does not have."""
-    return QCoreApplication.translate("Pages", page[0]) if page[0] else ""
+    return translate("Pages", page[0]) if page[0] else ""

@@ -32,7 +32,7 @@ _LONG_S = 15.0
 class OpenChat(QObject):
     """Signals carry what the transcript has to show: a Shown, a message's id, or pieces of its text.
 
-    `n_reading` files are being read for its draft.
+    `n_reading` files are being read for its draft. `is_over`: it was closed.
     """
 
     reset = Signal()
@@ -59,12 +59,12 @@ class OpenChat(QObject):
         self._asked_at = 0.0
         self._asks_again = False
         self._unkept: list[str] = []
-        self._is_over = False
+        self.is_over = False
 
     def end(self) -> None:
         """It is closed; what is still being kept for it says nothing here any more, and what could not be is left to
         the keeper, which tries again."""
-        self._is_over = True
+        self.is_over = True
         self._leave_to_keeper(self._unkept)
         self.deleteLater()
 
@@ -311,14 +311,14 @@ class OpenChat(QObject):
         kept = [self.tree[one] for one in tried if one in self.tree]
 
         def on_error(error: AppError) -> None:
-            if self._is_over:
+            if self.is_over:
                 self._leave_to_keeper(tried)
             else:
                 self._unkept = [*tried, *self._unkept]
                 self._context.tell(error)
 
         def on_kept(_: object) -> None:
-            if not self._is_over:
+            if not self.is_over:
                 self.listed_changed.emit()
 
         self._context.bridge.run(self._keeper.do(Store.add, self.id, *kept), on_kept, on_error)

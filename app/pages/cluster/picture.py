@@ -91,8 +91,8 @@ class ClusterPicture(QWidget):
         self.here, self.peer = ComputerCard("local"), ComputerCard("peer")
         for card in (self.here, self.peer):
             card.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        self._about = Text(size="caption", tone="soft")
-        self._carries = Text(size="caption", tone="soft")
+        self._about = Text(size="caption", tone="soft", wrap=True)
+        self._carries = Text(size="caption", tone="soft", wrap=True)
         self._well = Tag("", "local")
         self._odd = Tag("", "warning")
         for text in (self._about, self._carries):
@@ -183,7 +183,8 @@ class ClusterPicture(QWidget):
         self._timer.stop()
 
     def resizeEvent(self, event: QEvent) -> None:
-        width = max(220, min(300, round(self.width() * 0.34)))
+        look = current_look()
+        width = max(look.px(220), min(look.px(300), round(self.width() * 0.34)))
         for card in (self.here, self.peer):
             card.setFixedWidth(width)
 

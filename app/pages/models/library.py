@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QWidget
 
 from app.amounts import size_text
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM, SMALL, TINY
 from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
@@ -59,7 +60,7 @@ class LibraryView(QWidget):
         self.filter = SearchField(
             self.tr("Filter by name, architecture, quantisation"), name=self.tr("Filter models")
         )
-        self.filter.setMaximumWidth(360)
+        self.filter.setMaximumWidth(current_look().px(360))
         self.filter.textChanged.connect(self._show)
         self.order = _OrderButton()
         self.order.chosen.connect(self._show)
@@ -175,7 +176,7 @@ class LibraryView(QWidget):
 
     def _arrange(self) -> None:
         is_open = self._chosen is not None
-        is_beside = self.width() >= _BESIDE_FROM
+        is_beside = self.width() >= current_look().px(_BESIDE_FROM)
         has_models = bool(self._models)
         self._empty.setVisible(self._is_known and not has_models)
         self._list.setVisible(has_models and (is_beside or not is_open))
@@ -187,7 +188,7 @@ class LibraryView(QWidget):
         layout = self._side.layout()
         assert layout is not None
         if is_beside:
-            self._side.setFixedWidth(_PANEL_WIDTH + HUGE)
+            self._side.setFixedWidth(current_look().px(_PANEL_WIDTH) + HUGE)
             layout.setContentsMargins(0, MEDIUM, HUGE, HUGE)
         else:
             self._side.setMinimumWidth(0)

@@ -44,7 +44,7 @@ class RequestsView(Following):
         self._table.setHorizontalHeaderLabels(titles)
         self._table.setAccessibleName(self.tr("Recent requests"))
         self._table.verticalHeader().hide()
-        self._table.verticalHeader().setDefaultSectionSize(32)
+        self._table.verticalHeader().setDefaultSectionSize(current_look().px(32))
         self._table.setShowGrid(False)
         self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)

@@ -20,6 +20,7 @@ from app.pages.settings.memory import Need
 from app.pages.settings.words import title_of, without
 from app.widgets.basics import Button, Line, Text, column, row
 from app.widgets.feedback import Meter, Tag
+from app.words import translate
 
 # While somebody types or slides, nothing is kept.
 SAVE_AFTER_MS = 500
@@ -260,7 +261,7 @@ def _placeholder(declared: Declared, context: Context, snapshot: Snapshot) -> st
         case "name":
             return context.computer
         case "preload":
-            return context.bridge.tr("None: each when it is asked for")
+            return translate("Settings", "None: each when it is asked for")
         case "models":
             return str((context.state.part("models") or {}).get("folder", ""))
-    return context.bridge.tr("automatic")
+    return translate("Settings", "automatic")

@@ -40,7 +40,7 @@ from app.pages.chat.transcript.parts import (
     Editor,
     PrefillPanel,
 )
-from app.pages.chat.transcript.words import thought
+from app.pages.chat.transcript.words import note_line, thought
 from app.widgets.basics import Button
 from app.widgets.controls import Menu
 
@@ -103,7 +103,7 @@ class MessageView(QWidget):
         who = {"user": self.tr("You"), "assistant": self.tr("Answer"), "system": self.tr("System prompt")}
         self.setAccessibleName(who[shown.role])
         files = ", ".join(one.name for one in shown.attachments)
-        said = [shown.text[:_READ_ALOUD], files, shown.note]
+        said = [shown.text[:_READ_ALOUD], files, note_line(shown.note)]
         self.setAccessibleDescription("\n".join(part for part in said if part))
 
     @property
@@ -171,7 +171,9 @@ class MessageView(QWidget):
             self._panel.setParent(self)
             self._panel.answer_here.connect(lambda: self.acted.emit("answer_here"))
         self._panel.say(prefill)
-        self._panel.setGeometry(MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, PREFILL_HEIGHT)
+        self._panel.setGeometry(
+            MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, current_look().px(PREFILL_HEIGHT)
+        )
         self._panel.show()
 
     def _arrange_editor(self) -> None:
@@ -187,7 +189,9 @@ class MessageView(QWidget):
             self.editor.field.setFocus()
             self.editor.field.moveCursor(self.editor.field.textCursor().MoveOperation.End)
             self._make_leaving_out()
-        self.editor.setGeometry(MARGIN, round(plan.editor), self.width() - 2 * MARGIN, EDITOR_HEIGHT)
+        self.editor.setGeometry(
+            MARGIN, round(plan.editor), self.width() - 2 * MARGIN, current_look().px(EDITOR_HEIGHT)
+        )
         for button, chip in zip(self._leave_out, self._chips(), strict=True):
             button.move(round(chip.place.right()) - button.width() - 2, round(chip.place.center().y()) - 11)
 
@@ -295,7 +299,9 @@ class MessageView(QWidget):
                 self._copies[key] = button
             button = self._copies[key]
             right = self.width() - MARGIN
-            button.move(right - button.width() - 4, round(y) + (CODE_HEAD - button.height()) // 2)
+            button.move(
+                right - button.width() - 4, round(y) + (current_look().px(CODE_HEAD) - button.height()) // 2
+            )
             button.show()
 
     def _code_of(self, flow: Flow, slot: int, ordinal: int) -> Callable[[], str]:
@@ -362,7 +368,7 @@ class MessageView(QWidget):
         if plan.waiting is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(look.colour("local"))
-            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + WAITING_HEIGHT / 2 - 5, 10, 10))
+            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + look.px(WAITING_HEIGHT) / 2 - 5, 10, 10))
         for unit, y in ((entry.note, plan.note), (entry.stats, plan.stats)):
             if unit is not None and y is not None:
                 unit.paint(painter, QPointF(MARGIN, y), None)
@@ -377,7 +383,7 @@ class MessageView(QWidget):
         if not is_own:
             painter.setFont(look.font(CAPTION_PX, strong=True))
             painter.setPen(look.colour("text_faint"))
-            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), 24)
+            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), look.px(24))
             painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.tr("System prompt"))
 
     def _chips(self) -> list[_Chip]:
@@ -385,15 +391,16 @@ class MessageView(QWidget):
         top = self.entry.plan.files
         if top is None:
             return []
-        metrics = QFontMetrics(current_look().font(CAPTION_PX))
+        look = current_look()
+        metrics, height = QFontMetrics(look.font(CAPTION_PX)), look.px(FILE_HEIGHT)
         chips = []
         for index, file in enumerate(self.entry.shown.attachments):
             n_tokens = file.n_tokens
             tokens = " · " + self.tr("{} tokens").format(f"{n_tokens:,}") if n_tokens is not None else ""
-            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, 320)
+            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, look.px(320))
             width = metrics.horizontalAdvance(name + tokens) + 48 + (20 if self.entry.is_editing else 0)
-            y = top + index * (FILE_HEIGHT + 4)
-            place = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, FILE_HEIGHT - 1)
+            y = top + index * (height + 4)
+            place = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, height - 1)
             chips.append(_Chip(name=name, tokens=tokens, place=place))
         return chips
 
@@ -408,7 +415,7 @@ class MessageView(QWidget):
             painter.setPen(QPen(look.colour("border"), 1))
             painter.setBrush(look.colour("sunken" if is_out else "surface"))
             painter.drawRoundedRect(chip.place, 6, 6)
-            file = QPointF(chip.place.left() + 10, chip.place.top() + 5.5)
+            file = QPointF(chip.place.left() + 10, chip.place.top() + (chip.place.height() - 16) // 2 + 0.5)
             painter.drawPixmap(file, look.pixmap("file", "text_soft", 16))
             text = chip.place.adjusted(32, 0, -8, 0)
             painter.setPen(look.colour("text_faint" if is_out else "text"))

@@ -176,7 +176,7 @@ class Transcript(QAbstractScrollArea):
     @property
     def _column(self) -> float:
         """Of the whole width, so that nothing moves when the scroll bar comes."""
-        return float(max(120, min(ANSWER_WIDTH, self.width() - 2 * HUGE)))
+        return float(max(120, min(current_look().px(ANSWER_WIDTH), self.width() - 2 * HUGE)))
 
     @property
     def _all_tops(self) -> list[float]:

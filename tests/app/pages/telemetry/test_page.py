@@ -15,6 +15,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.context import Context
+from app.look.look import current_look
 from app.pages.telemetry.page import TelemetryPage
 from app.pages.telemetry.requests import entry_of
 from app.telemetry.export import as_csv, as_json
@@ -122,9 +123,9 @@ def test_time_goes_on_before_the_first_chunk(page: TelemetryPage) -> None:
 def test_an_answer_is_counted_while_it_is_written(page: TelemetryPage) -> None:
     told = LONG.timeline("decode", n_chunks=57, prefilled_ms=17_200.0, first_token_ms=17_240.0, n_decoded=1)
     tell(page, snapshot(), *LONG.until_chunk(57), ("request", told))
-    assert "1 token\n" in texts(page)
+    wait(lambda: "1 token\n" in texts(page))
     tell(page, ("slots", {"slots": [slot(0, "decode", id_task="chat-7", n_decoded=40)]}))
-    assert "40 tokens" in texts(page)
+    wait(lambda: "40 tokens" in texts(page))
 
 
 def test_a_request_keeps_its_computers_when_the_roles_change(page: TelemetryPage) -> None:
@@ -134,6 +135,8 @@ def test_a_request_keeps_its_computers_when_the_roles_change(page: TelemetryPage
     page._show()
     assert "prefilled on spark" in texts(page)
     assert [lane.name for lane in page._waterfall._lanes][-1] == "studio decodes"
+    # and what comes over the cable from now on is sent by this one
+    wait(lambda: page._plot._curve.opts["pen"].color() == current_look().colour("local"))
 
 
 def test_violet_is_the_other_computer_in_the_list_too() -> None:
@@ -244,7 +247,7 @@ def test_an_engine_that_ends_takes_its_slots_along(page: TelemetryPage) -> None:
     tell(page, snapshot(), *LONG.until_chunk(3))
     pretend(page.context, engines=[])
     wait(lambda: "Its engine ended." in texts(page))
-    assert "no model is loaded" in texts(page)
+    wait(lambda: "no model is loaded" in texts(page))
 
 
 def turn(widget: Any, at: QPointF, delta: int) -> None:

@@ -524,7 +524,7 @@ def test_messages_are_read_aloud(transcript: Transcript) -> None:
     transcript.show_all([question("Why?", attachments=files), answer("Because.", note="stopped")])
     asked, answered = message(transcript, "q"), message(transcript, "a")
     assert (asked.accessibleName(), asked.accessibleDescription()) == ("You", "Why?\na.log")
-    assert (answered.accessibleName(), answered.accessibleDescription()) == ("Answer", "Because.\nstopped")
+    assert (answered.accessibleName(), answered.accessibleDescription()) == ("Answer", "Because.\nStopped")
 
 
 def test_every_button_has_a_name(transcript: Transcript) -> None:
