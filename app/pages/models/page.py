@@ -24,6 +24,7 @@ from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLay
 from app.amounts import size_text
 from app.chats.models import loaded_on_peer
 from app.context import Context, is_there
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM
 from app.node.faults import AppError, sentence
 from app.pages.models.bring import BringDialog, models_among
@@ -112,7 +113,7 @@ class ModelsPage(Page):
 
     def _align(self) -> None:
         """What is on its way stands over what is below it, and is no wider."""
-        reach = WIDTH if self.views.value is View.GET else self.library.reach
+        reach = current_look().px(WIDTH) if self.views.value is View.GET else self.library.reach
         side = HUGE + max(0, (self.width() - reach) // 2)
         self._moving.layout().setContentsMargins(side, MEDIUM, side, 0)  # type: ignore[union-attr]
 
