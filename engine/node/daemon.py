@@ -290,6 +290,7 @@ class Node:
             on_change=self._on_models,
             in_use=self._what_ends_engines,
             needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
+            on_check=add("checks", lambda: self.shelf.checks),
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(

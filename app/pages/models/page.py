@@ -130,6 +130,8 @@ class ModelsPage(Page):
     def _on_changed(self, part: str) -> None:
         if part in _MOVING:
             self._show_transits()
+        elif part == "checks":
+            self._show_models()
         elif part in _LOOKED_AT:
             if part == "engines":
                 self._show_models()
@@ -164,7 +166,13 @@ class ModelsPage(Page):
         peer = self.context.peer
         engines = self.context.state.part("engines", [])
         coming = {each.source for each in self._transits if each.kind is Kind.COPY_IN and each.is_running}
-        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "", coming)
+        self._models = rows_of(
+            self._library,
+            engines,
+            peer["node_id"] if peer else "",
+            coming,
+            self.context.state.part("checks", {}),
+        )
         for model in self._models:
             if model.state in (State.LOADED, State.LOADING):
                 self._faults.pop(model.model_id, None)

@@ -88,6 +88,7 @@ class ModelRow:
     problem: str = ""
     state: State = State.IDLE
     progress: float = 0.0
+    checked: float = 0.0
     fault: str = ""
 
     @property
@@ -111,10 +112,11 @@ def rows_of(
     engines: Iterable[Mapping[str, Any]],
     peer: str = "",
     coming: Collection[str] = (),
+    checks: Mapping[str, float] | None = None,
 ) -> list[ModelRow]:
     """A row a model: the same content on both computers is one. `peer` is the node id of the other computer.
 
-    `coming` are the ids there of what is being copied from it.
+    `coming` are the ids there of what is being copied from it. `checks` is how far files here are read through.
     """
     rows = {told["id"]: _row(told, here=True) for told in library["here"]["models"]}
     for other in library["peers"]:
@@ -124,6 +126,9 @@ def rows_of(
     for engine in engines:
         if (row := rows.get(engine["model"])) is not None:
             rows[row.model_id] = _with_engine(row, engine)
+    for model_id, share in (checks or {}).items():
+        if model_id in rows:
+            rows[model_id] = replace(rows[model_id], checked=share)
     return list(rows.values())
 
 
