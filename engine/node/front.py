@@ -154,7 +154,9 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings, keys=self._keys)],
+            middleware=[
+                Middleware(Guard, settings=self._settings, keys=self._keys, on_refused=self._note_refused)
+            ],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()
@@ -166,6 +168,11 @@ class Front:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    def _note_refused(self, method: str, path: str, status: int) -> None:
+        """Of what would be listed, had it come with the key."""
+        if method == "POST" and path in _MODEL_PATHS:
+            self._recent.begin(method, path, "").end(Stage.FAILED, status)
 
     # what the front answers itself
 

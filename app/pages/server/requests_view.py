@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 from app.context import Context
 from app.look.look import current_look
 from app.pages.server.following import Event, Following
-from app.pages.server.requests import NOT_READY, RequestList, Row
+from app.pages.server.requests import NO_KEY, NOT_READY, RequestList, Row
 from app.widgets.feedback import EmptyState
 
 _WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
@@ -140,6 +140,8 @@ class RequestsView(Following):
                 return self.tr("broken off")
             case "failed" if shown.status == str(NOT_READY):
                 return self.tr("not ready yet")
+            case "failed" if shown.status == str(NO_KEY):
+                return self.tr("no valid key")
             case "failed":
                 return self.tr("failed, {}").format(shown.status) if shown.status else self.tr("failed")
         return self.tr("done")

@@ -14,6 +14,7 @@ import pytest
 
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.front import Ask, Front
+from engine.node.recent import RecentRequests, Stage
 from engine.server.settings import ServerSettings
 
 TIMEOUT_S = 20.0
@@ -122,3 +123,35 @@ def test_who_only_looks_at_an_engine_does_not_count_as_an_answer_of_it() -> None
         await asked.front.close()
 
     asyncio.run(work())
+
+
+def test_who_comes_without_the_key_is_among_the_recent_requests() -> None:
+    recent = RecentRequests()
+
+    async def refresh() -> None:
+        pass
+
+    front = Front(
+        cast(Engines, None),
+        settings=ServerSettings(api_key="the key"),
+        engine_key="",
+        decoder_of=lambda model: None,
+        models=list,
+        refresh=refresh,
+        problem_of=lambda name: "",
+        recent=recent,
+    )
+
+    async def work() -> None:
+        transport = httpx.ASGITransport(front.build_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            refused = await client.post("/v1/chat/completions", json={"model": "a"})
+            assert refused.status_code == 401
+            for path in ("/v1/models", "/nowhere"):
+                assert (await client.get(path)).status_code == 401
+            assert (await client.post("/nowhere", json={})).status_code == 401
+        await front.close()
+
+    asyncio.run(work())
+    (told,) = recent.all()
+    assert (told.path, told.stage, told.status) == ("/v1/chat/completions", Stage.FAILED, 401)

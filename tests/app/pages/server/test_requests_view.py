@@ -31,3 +31,8 @@ def test_where_a_prompt_was_prefilled_is_told_from_this_computer(view: RequestsV
     items = [view._table.item(line, 6) for line in range(4)]
     hues = [item.foreground().color() for item in items if item is not None]
     assert hues == [current_look().colour(name) for name in ("peer", "local", "local", "peer")]
+
+
+def test_a_request_without_the_key_says_what_it_lacked(view: RequestsView) -> None:
+    view.hear(("all", {"requests": [told(number=1, stage="failed", status=401)]}))
+    assert [cells[7] for cells in view.cells()] == ["no valid key"]
