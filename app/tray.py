@@ -12,6 +12,9 @@ from app.state import NodePresence
 
 _SIZE = 22
 
+# Panels are light or dark whatever the window is: each of these is seen on either.
+HUES = {"": "#238a80", "warning": "#b87514", "danger": "#d64b41"}
+
 
 class Tray(QObject):
     """Hidden where the system has no tray. `asked_open` and `asked_quit` by the user's hand."""
@@ -70,12 +73,12 @@ class Tray(QObject):
             self._show()
 
     def _show(self) -> None:
-        words, colour = self._described()
+        words, tone = self._described()
         self._words.setText(words)
         self._icon.setToolTip(self.tr("Baton: {}").format(words))
-        icon = QIcon(current_look().pixmap("baton", colour, _SIZE))
+        icon = QIcon(current_look().pixmap("baton", HUES[tone], _SIZE))
         # macOS draws a mask in whatever colour its menu bar has.
-        icon.setIsMask(colour == "text")
+        icon.setIsMask(not tone)
         self._icon.setIcon(icon)
 
     def _described(self) -> tuple[str, str]:
@@ -83,11 +86,11 @@ class Tray(QObject):
         if state.presence is NodePresence.GONE:
             return self.tr("not running"), "danger"
         if state.presence is NodePresence.STARTING:
-            return self.tr("starting"), "text"
+            return self.tr("starting"), ""
         ready = [engine["model"] for engine in state.part("engines", []) if engine.get("state") == "ready"]
         serving = self.tr("serving {0}").format(", ".join(ready)) if ready else self.tr("ready")
         if peer is None:
-            return serving, "text"
+            return serving, ""
         if is_there(peer):
-            return self.tr("{0}, with {1}").format(serving, peer["name"]), "text"
+            return self.tr("{0}, with {1}").format(serving, peer["name"]), ""
         return self.tr("{0}; {1} is away").format(serving, peer["name"]), "warning"

@@ -34,7 +34,7 @@ class Trouble:
 
 
 def worst(state: Mapping[str, Any]) -> Trouble | None:
-    """Of the parts of the node's `/state`."""
+    """Of the parts of the node's `/state`; of its peers the one that is worked with comes first."""
     for engine in state.get("engines", []):
         if engine.get("state") == "failed":
             return Trouble(

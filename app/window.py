@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
+    QAbstractScrollArea,
     QButtonGroup,
     QFrame,
     QMainWindow,
@@ -21,6 +22,7 @@ from app.chats.titles import shortened
 from app.context import Context, is_there
 from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
+from app.node.link_report import about
 from app.pages.page import Page
 from app.state import NodePresence
 from app.telemetry import figures
@@ -32,6 +34,9 @@ from app.words import translate
 _NARROW = 1000
 _NAV_WIDTH = 168
 _NAV_NARROW = 58
+
+# Of the window's icon, which systems show at many sizes.
+_ICON = 64
 
 # Of a computer's name in the status chip.
 _NAME_CHARS = 20
@@ -80,7 +85,8 @@ class MainWindow(QMainWindow):
         self._toast = Toast(self, self._under_toast)
         self._bind_keys()
         context.state.presence_changed.connect(self._on_presence)
-        current_look().changed.connect(self.update)
+        current_look().changed.connect(self._show_icon)
+        self._show_icon()
         context.state.changed.connect(self._on_changed)
         self._on_presence()
 
@@ -127,6 +133,7 @@ class MainWindow(QMainWindow):
         if page not in self._made:
             self._made[page] = made = self._pages[page][2](self._context)
             self._stack.addWidget(made)
+            _name_scrolled(made, _word(self._pages[page]))
             # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
             gc.freeze()
             # It is off while the program starts.
@@ -187,6 +194,9 @@ class MainWindow(QMainWindow):
         if widget is not None:
             self._header_place.addWidget(widget)
 
+    def _show_icon(self) -> None:
+        self.setWindowIcon(current_look().icon("baton", "local", _ICON))
+
     def _on_presence(self) -> None:
         state = self._context.state
         if state.presence is NodePresence.GONE:
@@ -207,7 +217,9 @@ class MainWindow(QMainWindow):
         if self._is_filled:
             self.banner("")
             return
-        trouble = worst({name: state.part(name) or [] for name in ("engines", "peers", "permission")})
+        told = {name: state.part(name) or [] for name in ("engines", "permission")}
+        peer = self._context.peer
+        trouble = worst({**told, "peers": [] if peer is None else [peer, *self._context.other_peers]})
         # Cluster tells of it at more length
         if trouble is None or (trouble.kind != "permission denied" and self._page == "cluster"):
             self.banner("")
@@ -224,8 +236,9 @@ class MainWindow(QMainWindow):
                     trouble.subject, detail
                 )
             case "peer away":
-                return self.tr("{0} is away{1}. Answers go on here, prefilled on this computer.").format(
-                    trouble.subject, detail
+                why = f" {about(trouble.detail, trouble.subject)}" if trouble.detail else ""
+                return self.tr("{0} is away.{1} Answers go on here, prefilled on this computer.").format(
+                    trouble.subject, why
                 )
         return trouble.detail
 
@@ -310,6 +323,13 @@ class MainWindow(QMainWindow):
         self.closed.emit()
 
 
+def _name_scrolled(page: Page, word: str) -> None:
+    """What scrolls has the focus for its keys, and is called as its page is, where it has no name of its own."""
+    for area in page.findChildren(QAbstractScrollArea):
+        if not area.accessibleName():
+            area.setAccessibleName(word)
+
+
 def _keys_of(pages: Iterable[str]) -> dict[str, str]:
     """The shortcut of each of the first pages."""
     return {name: f"Ctrl+{number}" for number, name in enumerate(pages, 1) if number <= _NUMBERED}
@@ -349,6 +369,10 @@ class _Navigation(QFrame):
     def show_page(self, name: str) -> None:
         if name in self._buttons:
             self._buttons[name][0].setChecked(True)
+        # arrow keys go to the others
+        for button, _ in self._buttons.values():
+            is_stop = button.isChecked()
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus if is_stop else Qt.FocusPolicy.NoFocus)
 
     def set_narrow(self, narrow: bool) -> None:
         if narrow is self._is_narrow:

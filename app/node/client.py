@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from app.node import sse
-from app.node.faults import AppError, NodeGone, NodeRefused, begun
+from app.node.faults import AppError, NodeGone, NodeRefused, sentence
 from app.words import translate
 
 # Slow to import: by the bridge's thread, while the window is being shown already.
@@ -238,7 +238,7 @@ def _refused(status: int, body: Any) -> NodeRefused:
         )
     message = str(error.get("message") or "")
     return NodeRefused(
-        begun(message),
+        sentence(message),
         status=status,
         kind=str(error.get("type") or ""),
         code=str(error.get("code") or ""),

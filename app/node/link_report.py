@@ -94,6 +94,14 @@ def sentence(text: str) -> str:
     return begin + text[1:].replace("Gbit/s", "Gb/s") + ("" if text.endswith((".", "?")) else ".")
 
 
+def about(note: str, computer: str) -> str:
+    """What the node notes of a computer, as a sentence; the computer's name stays as it is, also where it begins with
+    it."""
+    if note.startswith(f"{computer} "):
+        return f"{computer}{sentence(note[len(computer) :])}"
+    return sentence(note)
+
+
 def _of_finding(finding: dict[str, Any]) -> Check:
     is_tunable = bool(finding.get("is_tunable"))
     if is_tunable:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import TypeVar
 
-from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QIcon, QKeyEvent, QKeySequence
+from PySide6.QtCore import QCoreApplication, QSize, Qt
+from PySide6.QtGui import QFocusEvent, QIcon, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -175,6 +176,9 @@ class Scrolled(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setAccessibleName(QCoreApplication.translate("Scrolled", "Page, scrolled by the arrow keys"))
+        self.verticalScrollBar().rangeChanged.connect(self._take_focus_if_it_scrolls)
+        self._take_focus_if_it_scrolls(0, 0)
         inner = _Inner()
         inner.setObjectName("scrolled")
         self.column = column(*parts, margin=margin, spacing=spacing)
@@ -192,6 +196,17 @@ class Scrolled(QScrollArea):
         else:
             inner.setLayout(self.column)
         self.setWidget(inner)
+
+    def _take_focus_if_it_scrolls(self, least: int, most: int) -> None:
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if most > least else Qt.FocusPolicy.NoFocus)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        set_property(self.verticalScrollBar(), "tone", "focus")
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        set_property(self.verticalScrollBar(), "tone", "")
 
 
 class _Inner(QWidget):
@@ -224,6 +239,25 @@ def _filled(box: Box, parts: Iterable[Part], margin: int, spacing: int) -> Box:
         else:
             box.addWidget(part)
     return box
+
+
+def tab_in_order(layout: QLayout) -> None:
+    """Have Tab go through a layout's controls as they are seen, whenever they were made."""
+    for before, after in pairwise(_controls(layout)):
+        QWidget.setTabOrder(before, after)
+
+
+def _controls(layout: QLayout) -> Iterator[QWidget]:
+    for index in range(layout.count()):
+        if (item := layout.itemAt(index)) is None:
+            continue
+        widget, inner = item.widget(), item.layout()
+        if widget is not None and widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            yield widget
+        if widget is not None:
+            inner = widget.layout()
+        if inner is not None:
+            yield from _controls(inner)
 
 
 def with_keys(words: str, keys: str) -> str:

@@ -126,6 +126,10 @@ class Segments(QFrame):
     def show_value(self, value: object) -> None:
         if value in self._values:
             self.buttons[self._values.index(value)].setChecked(True)
+        # Tab comes to the one that is chosen, and arrow keys go on from there
+        for button in self.buttons:
+            is_stop = button.isChecked()
+            button.setFocusPolicy(Qt.FocusPolicy.StrongFocus if is_stop else Qt.FocusPolicy.ClickFocus)
 
 
 class SearchField(QLineEdit):

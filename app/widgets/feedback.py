@@ -290,6 +290,15 @@ class Dialog(QDialog):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.fit()
+        self._end_hovering()
+
+    def _end_hovering(self) -> None:
+        """What the pointer was over would not hear that it has left, and stay tinted."""
+        parent = self.parentWidget()
+        for widget in parent.window().findChildren(QWidget) if parent is not None else ():
+            if widget.underMouse() and widget.window() is not self:
+                QApplication.sendEvent(widget, QEvent(QEvent.Type.Leave))
+                widget.update()
 
     def fit(self) -> None:
         """What it says has changed."""

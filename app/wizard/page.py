@@ -170,7 +170,7 @@ class WizardPage(Page):
         scroll = self._scrolls[step]
         scroll.verticalScrollBar().setValue(0)
         self._stack.setCurrentWidget(scroll)
-        self.rest()
+        self.setFocus()
         view.show_step()
         self.refresh()
 
@@ -178,9 +178,6 @@ class WizardPage(Page):
         super().resizeEvent(event)
         if self._step is not None:
             self._view.set_air(self._air)
-
-    def rest(self) -> None:
-        self.setFocus()
 
     @property
     def _air(self) -> int:

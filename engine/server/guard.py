@@ -25,7 +25,6 @@ class Guard:
     """ASGI middleware in front of everything; `open_paths` need no key.
 
     `keys` are those that are taken at each request, in place of that of `settings`; with none of them no key is needed.
-    `on_refused` is told of the method, the path and the status of each request that is turned away.
     """
 
     def __init__(
@@ -34,10 +33,8 @@ class Guard:
         settings: ServerSettings,
         open_paths: frozenset[str] = OPEN_PATHS,
         keys: Callable[[], Collection[str]] | None = None,
-        on_refused: Callable[[str, str, int], None] = lambda method, path, status: None,
     ) -> None:
         self._app = app
-        self._on_refused = on_refused
         self._open_paths = open_paths
         own_keys = () if settings.api_key is None else (settings.api_key,)
         self._keys = keys or (lambda: own_keys)
@@ -59,7 +56,6 @@ class Guard:
                 return
             self._check_key(scope["path"], headers)
         except Refused as error:
-            self._on_refused(scope["method"], scope["path"], error.status)
             await error_response(error)(
                 scope, receive, send if origin is None else self._with_cors(send, origin)
             )

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QAccessible, QAccessibleInterface
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app import state
+from app.node.faults import AppError, NodeGone
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
+from app.telemetry.ledger import Ledger
+from app.widgets.basics import Scrolled
 from app.widgets.feedback import Action
 from app.window import MainWindow
-from tests.app.two_computers import pretend, settings, two_computers
+from tests.app.telemetry.timelines import ASKED_S, Handoff, snapshot
+from tests.app.two_computers import (
+    MODEL,
+    SLOW_START,
+    Shell,
+    another,
+    link,
+    parts_of,
+    pretend,
+    settings,
+    two_computers,
+)
 from tests.app.windows import Opened, button, click, texts, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -124,6 +140,36 @@ def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplica
     assert windows.shown == ["MainWindow"]
 
 
+def nameless(told: QAccessibleInterface) -> Iterator[str]:
+    """What can have the focus, is seen, and would be read aloud as nothing."""
+    if told.state().invisible:
+        return
+    if told.state().focusable and not told.text(QAccessible.Text.Name).strip():
+        yield f"{told.role().name} {type(told.object()).__name__}"
+    for index in range(told.childCount()):
+        yield from nameless(told.child(index))
+
+
+def test_all_that_can_have_the_focus_is_read_aloud(look: object, qapp: QApplication, tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {}
+    with two_computers(tmp_path) as context:
+        pretend(context, settings=settings())
+        window = MainWindow(context, PAGES)
+        window.resize(1280, 800)
+        window.show()
+        for name in PAGES:
+            window.go(name)
+            qapp.processEvents()
+            found[name] = list(nameless(QAccessible.queryAccessibleInterface(window)))
+        window.go("chat")
+        navigation = button(window, "Chat")
+        assert QAccessible.queryAccessibleInterface(navigation).role() is QAccessible.Role.RadioButton
+        window.hide()
+        window.end()
+        window.deleteLater()
+    assert found == {name: [] for name in PAGES}
+
+
 def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path: Path) -> None:
     """And to no other button, which the next Enter would press. Tab goes back to it."""
     with two_computers(tmp_path) as context:
@@ -149,6 +195,72 @@ def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path:
         window.deleteLater()
 
 
+def test_an_error_of_a_node_that_has_gone_is_left_to_the_banner(look: object, tmp_path: Path) -> None:
+    with two_computers(tmp_path) as context:
+        assert isinstance(context.shell, Shell)
+        context.tell(NodeGone("It does not answer."))
+        assert context.shell.said == []
+        context.tell(AppError("That is no file."))
+        context.client.look = lambda: True  # type: ignore[method-assign]
+        context.tell(NodeGone("It has stopped answering."))
+        assert context.shell.said == ["That is no file.", "It has stopped answering."]
+
+
+def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) -> None:
+    with two_computers(tmp_path) as context:
+        pretend(context, peers=[*parts_of()["peers"], another("garage")], link=link(SLOW_START))
+        window = MainWindow(context, PAGES)
+        window.resize(1280, 800)
+        window.show()
+        window.go("cluster")
+        window.activateWindow()
+        wait(window.isActiveWindow)
+        stops = []
+        while "Unpair" not in stops:
+            QTest.keyClick(window, Qt.Key.Key_Tab)
+            held = window.focusWidget()
+            assert held is not None
+            stops.append(held.accessibleName() or getattr(held, "text", str)())
+        QTest.keyClick(window, Qt.Key.Key_Tab)
+        assert window.focusWidget() is button(window, "Cluster")
+        window.hide()
+        window.end()
+        window.deleteLater()
+    fix = f"Fix: {SLOW_START['what'][:1].upper()}{SLOW_START['what'][1:]}."
+    assert stops == [
+        *("Page, scrolled by the arrow keys", "Test link", "Self-test", fix, "Undo", "Show them"),
+        *("Roles: Fastest way", "Use garage", "Unpair garage", "Unpair"),
+    ]
+
+
+@pytest.mark.parametrize("page", ["chat", "cluster", "telemetry", "models", "server"])
+def test_nothing_is_cut_in_the_smallest_window(look: object, tmp_path: Path, page: str) -> None:
+    with two_computers(tmp_path) as context:
+        peers = [*parts_of()["peers"], another("garage")]
+        pretend(context, peers=peers, link=link(SLOW_START), settings=settings())
+        ledger = context.feeds.ledgers.setdefault(MODEL, Ledger(MODEL))
+        for name, data in (snapshot(), *Handoff(n_layers=4).events()):
+            ledger.hear(name, data, ASKED_S)
+        window = MainWindow(context, PAGES)
+        window.resize(window.minimumSize())
+        window.show()
+        window.go(page)
+        QApplication.processEvents()
+        wide = {
+            scrolled.accessibleName(): (scrolled.widget().width(), scrolled.viewport().width())
+            for scrolled in window.findChildren(Scrolled)
+            if scrolled.isVisible() and scrolled.widget().width() > scrolled.viewport().width()
+        }
+        window.hide()
+        window.end()
+        window.deleteLater()
+    assert wide == {}
+
+
+def test_the_window_has_its_own_icon(app: Opened) -> None:
+    assert not app.window.windowIcon().isNull()
+
+
 def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> None:
     asked: list[str] = []
 
@@ -159,9 +271,13 @@ def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> Non
     peer = {"node_id": "b" * 32, "name": "spark", "connected": False, "note": "nothing answers", "since": 0.0}
     running = [{"model": "m", "state": "ready", "active": 0}]
     app.state._hear(("changed", {"engines": running, "peers": [peer]}))
-    assert "spark is away: nothing answers." in texts(app.window)
+    assert "spark is away. Nothing answers. Answers go on here" in texts(app.window)
     click(button(app.window, "Reconnect"))
     wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
+    garage = {**peer, "node_id": "c" * 32, "name": "garage"}
+    join = {"model": "m", "prefill": "garage", "prefill_node_id": "c" * 32, "note": ""}
+    app.state._hear(("changed", {"joins": [join], "peers": [peer, garage]}))
+    assert "garage is away." in texts(app.window) and "spark is away." not in texts(app.window)
 
 
 def test_the_status_fits_a_small_window(app: Opened) -> None:

@@ -6,7 +6,7 @@ On the GUI thread. It goes on answering when another conversation is looked at.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -136,8 +136,9 @@ class OpenChat(QObject):
             self._answer_anew(parent, [])
             self.reset.emit()
 
-    def edit(self, message_id: str, text: str) -> None:
-        """Another question beside that one, which is asked; an answer is changed in its place."""
+    def edit(self, message_id: str, text: str, kept: Collection[int]) -> None:
+        """Another question beside that one, which is asked, with those of its files that have their places in `kept`;
+        an answer is changed in its place."""
         if not self._may_ask(message_id):
             return
         message = self.tree[message_id]
@@ -145,7 +146,7 @@ class OpenChat(QObject):
             self._keep_answer(self.tree.change(message_id, text=text))
             self.replaced.emit(self._shown(self.tree[message_id]))
             return
-        files = tuple(replace(file, id=new_id()) for file in message.files)
+        files = tuple(replace(file, id=new_id()) for at, file in enumerate(message.files) if at in kept)
         asked = self._message("user", message.parent, text=text, files=files)
         self.tree.add(asked)
         self._answer_anew(asked.id, [asked])

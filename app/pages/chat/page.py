@@ -142,7 +142,7 @@ class ChatPage(Page):
         composer.preset.edit_wanted.connect(self._edit_instructions)
         transcript.regenerate.connect(lambda id_: self._ask_again(self._chat.regenerate, id_))
         transcript.continue_answer.connect(lambda id_: self._ask_again(self._chat.continue_answer, id_))
-        transcript.edited.connect(lambda id_, text: self._chat.edit(id_, text))
+        transcript.edited.connect(lambda id_, text, kept: self._chat.edit(id_, text, kept))
         transcript.branch.connect(lambda id_, step: self._chat.turn(id_, step))
         transcript.answer_here.connect(lambda id_: self._chat.answer_here(id_))
         transcript.delete.connect(self._delete_message)

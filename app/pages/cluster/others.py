@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.context import is_there
 from app.look.measures import MEDIUM, SMALL
+from app.node.link_report import about
 from app.telemetry import figures
 from app.widgets.basics import Button, Card, Line, Text, column, row
 from app.widgets.elided import ElidedText
@@ -50,6 +51,7 @@ class _Other(QWidget):
         self._peer: Peer = {}
         self._dot = Dot()
         self._state = Text(size="caption", tone="soft")
+        self._why = Text(size="caption", tone="soft", wrap=True, selectable=True)
         self._use = Button(
             self.tr("Use this one"), lambda: on_use(self._peer), name=self.tr("Use {}").format(name)
         )
@@ -63,11 +65,14 @@ class _Other(QWidget):
         line = row(
             self._dot, ElidedText(name, strong=True), self._state, None, self._use, unpair, spacing=MEDIUM
         )
-        self.setLayout(column(Line(), line, spacing=SMALL))
+        self.setLayout(column(Line(), line, self._why, spacing=SMALL))
 
     def show_peer(self, peer: Peer, now_s: float) -> None:
         self._peer = peer
         self._dot.show_tone("local" if is_there(peer) else "warning")
         self._use.setEnabled(is_there(peer))
+        why = "" if is_there(peer) else about(peer["note"], peer["name"])
+        self._why.setText(why)
+        self._why.setVisible(bool(why))
         away = figures.passed(now_s - peer["since"])
         self._state.setText(self.tr("connected") if is_there(peer) else self.tr("away for {}").format(away))

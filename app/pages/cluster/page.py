@@ -14,7 +14,7 @@ from app.context import Context, is_there
 from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.faults import AppError
-from app.node.link_report import Check, checks
+from app.node.link_report import Check, about, checks
 from app.pages.cluster.crashes import CrashCard
 from app.pages.cluster.others import OthersCard
 from app.pages.cluster.picture import ClusterPicture
@@ -24,7 +24,7 @@ from app.pages.cluster.trials import LinkTrial, SelfTest
 from app.pages.page import Page
 from app.state import NodePresence
 from app.telemetry import figures
-from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row
+from app.widgets.basics import Button, Card, Icon, Scrolled, Text, clear, column, row, tab_in_order
 from app.widgets.feedback import Action, EmptyState, Question
 from app.widgets.findings import FindingCard, PlanDialog, WellCard
 
@@ -104,7 +104,7 @@ class ClusterPage(Page):
         self._unpair = Button(self.tr("Unpair"), self._on_unpair, kind="quiet")
         self._paired = Text(size="caption", tone="faint")
         foot = row(self._paired, None, self._unpair, spacing=SMALL)
-        body = Scrolled(width=current_look().px(_WIDTH), margin=24, spacing=LARGE)
+        self._body = body = Scrolled(width=current_look().px(_WIDTH), margin=24, spacing=LARGE)
         body.column.addWidget(self._picture)
         body.column.addWidget(self._away)
         body.column.addLayout(self._ends)
@@ -181,6 +181,7 @@ class ClusterPage(Page):
         self._self_test.offer(story.model, self._why_no_test(story))
         for asks_the_node in (self._roles, self._others, self._unpair):
             asks_the_node.setEnabled(story.is_running)
+        tab_in_order(self._body.column)
         self._paired.setText(
             self.tr("Paired with {}, whose key begins with {}").format(
                 story.peer_name, self.context.peer["fingerprint"][:16]
@@ -198,7 +199,7 @@ class ClusterPage(Page):
         now = figures.rate(self._feeds.goodput_now())
         words = self.tr("now {}").format(now) if cable.is_up else ""
         if cable.carries:
-            words = self.tr("ceiling {} · now {}").format(cable.carries, now)
+            words = self.tr("ceiling\u00a0{} · now\u00a0{}").format(cable.carries, now)
         self._picture.show_cable(cable, words)
         self._picture.show_checks(*(self._n_checks if cable.is_up else (0, 0)))
         agreed = story.agreed
@@ -300,7 +301,7 @@ class ClusterPage(Page):
         if not story.is_loaded:
             return self.tr("Load a model first: it answers the same prompts both ways.")
         if not story.is_joined:
-            if story.agreed is not None and story.agreed["decode"] == story.peer_id:
+            if not story.peer().model and story.agreed and story.agreed["decode"] == story.peer_id:
                 return self.tr("{} loads the model when something is asked. Ask something first.").format(
                     story.peer_name
                 )
@@ -349,8 +350,8 @@ class ClusterPage(Page):
 
     def _on_woken(self, answer: dict[str, Any]) -> None:
         self._rest()
-        note = str(answer.get("note", ""))
-        self.context.shell.toast(note[:1].upper() + note[1:] + ".")
+        name = self.context.peer["name"] if self.context.peer is not None else ""
+        self.context.shell.toast(about(str(answer.get("note", "")), name))
 
     def _be_busy(self, words: str) -> None:
         self._busy_with = words

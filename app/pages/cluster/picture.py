@@ -91,8 +91,8 @@ class ClusterPicture(QWidget):
         self.here, self.peer = ComputerCard("local"), ComputerCard("peer")
         for card in (self.here, self.peer):
             card.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        self._about = Text(size="caption", tone="soft")
-        self._carries = Text(size="caption", tone="soft")
+        self._about = Text(size="caption", tone="soft", wrap=True)
+        self._carries = Text(size="caption", tone="soft", wrap=True)
         self._well = Tag("", "local")
         self._odd = Tag("", "warning")
         for text in (self._about, self._carries):

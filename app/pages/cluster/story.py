@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.node.link_report import about
 from app.telemetry import figures
 from app.words import translate
 
@@ -179,8 +180,8 @@ class Story:
             return ""
         since = figures.passed(self._now_s - self._peer["since"])
         words = translate("Cluster", "{0} has been away for {1}.").format(self.peer_name, since)
-        note = self._peer["note"]
-        return f"{words} {note[:1].upper()}{note[1:]}." if note else words
+        why = about(self._peer["note"], self.peer_name)
+        return f"{words} {why}" if why else words
 
     def crashes(self) -> list[Crash]:
         """The latest end of each engine and worker here that is down, or was lately; the newest first."""

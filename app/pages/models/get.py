@@ -25,7 +25,8 @@ from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Tag
 from app.words import translate
 
-_WIDTH = 880
+# With the room around.
+WIDTH = 880
 
 
 class GetView(QWidget):
@@ -74,14 +75,14 @@ class GetView(QWidget):
             self._fault,
             self._warning,
             self._card,
-            width=current_look().px(_WIDTH),
+            width=current_look().px(WIDTH),
             margin=HUGE,
             spacing=MEDIUM,
         )
         self.scrolled.column.setContentsMargins(HUGE, MEDIUM, HUGE, HUGE)
         self.scrolled.column.addStretch(1)
         self.setLayout(column(self.scrolled))
-        self._begin(self.tr("To begin with"), "")
+        self.show_catalogue()
 
     def show_known(
         self,

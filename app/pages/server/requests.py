@@ -12,11 +12,11 @@ from app.words import translate
 # As many as the node keeps.
 MAX_ROWS = 200
 
-# The key was missing or wrong.
-NO_KEY = 401
-
 # The model was being loaded, or there was no room: whoever asked is told to come back.
 NOT_READY = 503
+
+# It came without the key, or with another.
+NO_KEY = 401
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,12 +215,13 @@ class FolderRow(Row):
         self._path = Text(tone="faint", size="caption", mono=True, selectable=True, wrap=True)
         super().__init__(title, sentence, self._open)
         self.below.addWidget(self._path)
-        self._folder = ""
+        self.show_folder("")
         self._open.clicked.connect(lambda _=False: self._show_it())
 
     def show_folder(self, folder: str) -> None:
         self._folder = folder
         self._path.setText(folder)
+        self._path.setVisible(bool(folder))
         self._open.setEnabled(bool(folder))
 
     def _show_it(self) -> None:

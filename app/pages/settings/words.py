@@ -69,6 +69,16 @@ def title_of(declared: Declared) -> str:
     return translate("Settings", known) if known else declared.name.replace("_", " ").capitalize()
 
 
+def without(title: str, sentence: str) -> str:
+    """What a setting's help says beside its title: nothing where that is all, and no title before a colon or comma."""
+    if not sentence.startswith(title):
+        return sentence
+    rest = sentence[len(title) :].lstrip(":, ").removesuffix(".")
+    if sentence[len(title)] not in ":,.":
+        return sentence
+    return f"{rest[:1].upper()}{rest[1:]}." if rest else ""
+
+
 def choice_text(declared: Declared, choice: str) -> str:
     known = _CHOICES.get((declared.name, choice)) or _CHOICES.get(("", choice))
     return translate("Settings", known) if known else choice

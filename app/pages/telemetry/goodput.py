@@ -40,11 +40,17 @@ class GoodputPlot(pg.PlotWidget):
         seconds = translate("Figures", "{} s")
         self.getAxis("bottom").setTicks([[(-at, seconds.format(at)) for at in range(10, SERIES_S, 10)]])
         self._top = 0.0
+        self._hue = "peer"
         current_look().changed.connect(self._dress)
         self._dress()
 
-    def show_series(self, series: list[tuple[float, float]], ceiling: float | None) -> None:
-        """Seconds before now and bytes a second; the ceiling in bytes a second."""
+    def show_series(
+        self, series: list[tuple[float, float]], ceiling: float | None, hue: str = "peer"
+    ) -> None:
+        """Seconds before now and bytes a second; the ceiling in bytes a second. `hue` is that of who sends."""
+        if hue != self._hue:
+            self._hue = hue
+            self._dress()
         xs = [at for at, _ in series]
         ys = [rate * _BITS for _, rate in series]
         self._curve.setData(xs, ys)
@@ -62,9 +68,9 @@ class GoodputPlot(pg.PlotWidget):
     def _dress(self) -> None:
         look = current_look()
         self.setBackground(look.colour("surface"))
-        pen = QPen(look.colour("peer"), 1.5)
+        pen = QPen(look.colour(self._hue), 1.5)
         pen.setCosmetic(True)
-        fill = QColor(look.colour("peer"))
+        fill = QColor(look.colour(self._hue))
         fill.setAlphaF(0.22)
         self._curve.setPen(pen)
         self._curve.setBrush(fill)

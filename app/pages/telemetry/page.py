@@ -43,8 +43,10 @@ _MOVE_EVERY_MS = 250
 _PAINT_AFTER_MS = 50
 
 _NARROW = 900
+_TIGHT = 760
 _FACTS_A_ROW = 4
 _FACTS_A_NARROW_ROW = 3
+_FACTS_A_TIGHT_ROW = 2
 
 
 class TelemetryPage(Page):
@@ -145,12 +147,15 @@ class TelemetryPage(Page):
             ),
             Button(self.tr("Tail"), self._waterfall.see_tail, kind="chip", name=self.tr("See the tail")),
         )
-        self._hint = Text(size="caption", tone="faint")
+        self._hint = Text(size="caption", tone="faint", wrap=True)
         self._hint.setMinimumHeight(20)
         self._waterfall.said.connect(self._say_hint)
         self._facts = FactsGrid()
+        self._head = row(row(self._name, SMALL, self._tag, None, spacing=TINY), spacing=SMALL)
+        self._head.addLayout(row(*self._views, None, spacing=TINY))
+        self._head.setStretch(0, 1)
         card = Card(
-            row(self._name, SMALL, self._tag, None, *self._views, spacing=TINY),
+            self._head,
             self._decision,
             self._waterfall,
             self._hint,
@@ -320,7 +325,7 @@ class TelemetryPage(Page):
         now_s, ceiling = self._feeds.now_s, ceiling_of(self.context)
         ledger = self._feeds.ledgers.get(self._chosen[0]) if self._chosen else None
         series = ledger.goodput.series(now_s) if ledger else []
-        self._plot.show_series(series, ceiling)
+        self._plot.show_series(series, ceiling, ledger.sides.worker_hue if ledger else UNKNOWN.worker_hue)
         now = self.tr("now {}").format(figures.rate(self._feeds.goodput_now()))
         self._rate.setText(now + (self.tr(" of {}").format(figures.rate(ceiling)) if ceiling else ""))
         if self._feeds.is_still() and not self._runs:
@@ -365,9 +370,15 @@ class TelemetryPage(Page):
 
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)
-        is_narrow = self.width() < current_look().px(_NARROW)
-        self._side.setFixedWidth(current_look().px(224 if is_narrow else 248))
+        look = current_look()
+        is_narrow, is_tight = self.width() < look.px(_NARROW), self.width() < look.px(_TIGHT)
+        self._side.setFixedWidth(look.px(224 if is_narrow else 248))
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)
-        self._facts.set_a_row(_FACTS_A_NARROW_ROW if is_narrow else _FACTS_A_ROW)
+        way = QBoxLayout.Direction.TopToBottom if is_tight else QBoxLayout.Direction.LeftToRight
+        if self._head.direction() is not way:
+            self._head.setDirection(way)
+        self._facts.set_a_row(
+            _FACTS_A_TIGHT_ROW if is_tight else _FACTS_A_NARROW_ROW if is_narrow else _FACTS_A_ROW
+        )

@@ -298,9 +298,7 @@ class PeerLinks:
                 f"nothing answers at {address} in time: look whether that computer is awake"
             ) from error
         except ConnectionRefusedError as error:
-            raise PeerUnreachable(
-                f"no Baton answers at {address}: start it there with `baton node`"
-            ) from error
+            raise PeerUnreachable(f"no Baton answers at {address}: start Baton there") from error
         except (OSError, UnicodeError) as error:
             raise PeerUnreachable(
                 f"{address} cannot be reached ({_reason(error)}): look at the cable, and whether that computer is on"

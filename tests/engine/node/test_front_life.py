@@ -125,33 +125,61 @@ def test_who_only_looks_at_an_engine_does_not_count_as_an_answer_of_it() -> None
     asyncio.run(work())
 
 
-def test_who_comes_without_the_key_is_among_the_recent_requests() -> None:
+@pytest.mark.parametrize(
+    ("path", "key", "status"), [("/v1/chat/completions", "other", 401), ("/v1/embeddings", "key", 404)]
+)
+def test_who_is_turned_away_is_listed_too(path: str, key: str, status: int) -> None:
     recent = RecentRequests()
 
-    async def refresh() -> None:
-        pass
+    async def work() -> int:
+        front = Front(
+            cast(Engines, None),
+            settings=ServerSettings(api_key="key"),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=list,
+            refresh=_nothing,
+            problem_of=lambda name: "",
+            recent=recent,
+        )
+        transport = httpx.ASGITransport(front.build_app())
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as client:
+            response = await client.post(path, json={"model": "m"})
+            await client.get("/v1/nothing")
+        await front.close()
+        return response.status_code
 
-    front = Front(
-        cast(Engines, None),
-        settings=ServerSettings(api_key="the key"),
-        engine_key="",
-        decoder_of=lambda model: None,
-        models=list,
-        refresh=refresh,
-        problem_of=lambda name: "",
-        recent=recent,
-    )
+    assert asyncio.run(work()) == status
+    # who only looks is no request
+    (listed,) = recent.all()
+    assert (listed.path, listed.status, listed.stage) == (path, status, Stage.FAILED)
+
+
+def test_what_an_engine_was_asked_is_listed_once() -> None:
+    recent = RecentRequests()
 
     async def work() -> None:
+        front = Front(
+            cast(Engines, SimpleNamespace(all=list, latest=lambda: None)),
+            settings=ServerSettings(),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=list,
+            refresh=_nothing,
+            problem_of=lambda name: "",
+            recent=recent,
+        )
         transport = httpx.ASGITransport(front.build_app())
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            refused = await client.post("/v1/chat/completions", json={"model": "a"})
-            assert refused.status_code == 401
-            for path in ("/v1/models", "/nowhere"):
-                assert (await client.get(path)).status_code == 401
-            assert (await client.post("/nowhere", json={})).status_code == 401
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.post("/v1/completions", json={"model": "nobody"})
         await front.close()
 
     asyncio.run(work())
-    (told,) = recent.all()
-    assert (told.path, told.stage, told.status) == ("/v1/chat/completions", Stage.FAILED, 401)
+    assert [(each.model, each.status) for each in recent.all()] == [("nobody", 404)]
+
+
+async def _nothing() -> None:
+    pass

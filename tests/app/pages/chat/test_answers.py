@@ -63,7 +63,7 @@ def test_a_question_is_answered_in_versions_and_all_of_it_is_kept(node: NodeProc
         page.transcript.branch.emit(page.transcript.shown[1].id, -1)
         assert page.transcript.shown[1].id == said.id and page.transcript.shown[1].branch == (1, 2)
 
-        page.transcript.edited.emit(asked.id, "And of Spain?")
+        page.transcript.edited.emit(asked.id, "And of Spain?", [])
         answered(page)
         assert page.transcript.shown[0].text == "And of Spain?"
         assert page.transcript.shown[0].branch == (2, 2)

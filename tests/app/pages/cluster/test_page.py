@@ -272,7 +272,7 @@ def test_a_peer_that_is_away_can_be_called_and_woken(page: ClusterPage, asked: A
 
     pretend(page.context, peers=[away()], wake={"can_wake": [SPARK]})
     click(button(page, "Wake it"))
-    wait(lambda: page.context.shell.said == ["Spark is back after 4 s."])  # type: ignore[attr-defined]
+    wait(lambda: page.context.shell.said == ["spark is back after 4 s."])  # type: ignore[attr-defined]
     assert ("post", f"/peers/{SPARK}/wake") in asked.of
 
 
@@ -320,10 +320,13 @@ def test_of_several_computers_one_is_shown_and_the_others_can_be_chosen(
     page: ClusterPage, asked: Asked
 ) -> None:
     assert "Other paired computers" not in texts(page)
-    garage = another("garage")
-    pretend(page.context, peers=[garage, *parts_of()["peers"], another("attic", connected=False)])
+    garage, why = another("garage"), "attic runs an older Baton: update it"
+    pretend(
+        page.context, peers=[garage, *parts_of()["peers"], {**another("attic", connected=False), "note": why}]
+    )
     assert "spark" in texts(page.picture) and "garage" not in texts(page.picture)
     wait(lambda: all(words in texts(page) for words in ("garage", "attic", "away for 7 min")))
+    assert "attic runs an older Baton: update it." in texts(page)
     assert not button(page, "Use attic").isEnabled()
     click(button(page, "Use garage"))
     wishes = [("post", "/roles", {"prefill": "auto"}), ("post", "/roles", {"prefill": garage["node_id"]})]

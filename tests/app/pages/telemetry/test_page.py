@@ -15,6 +15,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.context import Context
+from app.look.look import current_look
 from app.pages.telemetry.page import TelemetryPage
 from app.pages.telemetry.requests import entry_of
 from app.telemetry.export import as_csv, as_json
@@ -134,6 +135,8 @@ def test_a_request_keeps_its_computers_when_the_roles_change(page: TelemetryPage
     page._show()
     assert "prefilled on spark" in texts(page)
     assert [lane.name for lane in page._waterfall._lanes][-1] == "studio decodes"
+    # and what comes over the cable from now on is sent by this one
+    wait(lambda: page._plot._curve.opts["pen"].color() == current_look().colour("local"))
 
 
 def test_violet_is_the_other_computer_in_the_list_too() -> None:

@@ -369,7 +369,24 @@ def test_a_message_is_edited_in_place(transcript: Transcript) -> None:
     assert field.toPlainText() == "Old"
     QTest.keyClicks(field, " and new")
     click(button(view, "Send"))
-    assert edited.at(0) == ["q", "Old and new"]
+    assert edited.at(0) == ["q", "Old and new", []]
+
+
+def test_a_file_can_be_left_out_of_an_edited_message(transcript: Transcript) -> None:
+    files = tuple(ShownFile(name=name, n_tokens=9_000) for name in ("a.md", "b.pdf", "c.txt"))
+    transcript.show_all([question("Old", attachments=files)])
+    edited = QSignalSpy(transcript.edited)
+    view = message(transcript, "q")
+    assert not any("Leave" in name for name in buttons(view))
+    click(button(view, "Edit"))
+    for name in ("a.md", "b.pdf"):
+        click(button(view, f"Leave {name} out"))
+    click(button(view, "Put a.md back"))
+    crosses = [button(view, name) for name in ("Leave a.md out", "Put b.pdf back", "Leave c.txt out")]
+    assert all(view.rect().contains(one.geometry()) for one in crosses)
+    click(button(view, "Send"))
+    assert edited.at(0) == ["q", "Old", [0, 2]]
+    assert not any("Leave" in name for name in buttons(view))
 
 
 def test_an_empty_edit_is_not_sent(transcript: Transcript) -> None:
