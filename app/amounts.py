@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from app.words import translate
+
 # Over how long a rate is taken: shorter jumps about, longer lags behind.
 _WINDOW_S = 4.0
 
@@ -11,31 +13,34 @@ _WINDOW_S = 4.0
 def size_text(n_bytes: float) -> str:
     """ "98 MB", "17.3 GB"; as disks are sold."""
     if n_bytes < 1e6:
-        return f"{n_bytes / 1e3:.0f} kB"
+        return translate("Figures", "{} kB").format(f"{n_bytes / 1e3:.0f}")
     if n_bytes < 1e9:
-        return f"{n_bytes / 1e6:.0f} MB"
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes < 1e11 else f"{n_bytes / 1e9:,.0f} GB"
+        return translate("Figures", "{} MB").format(f"{n_bytes / 1e6:.0f}")
+    gb = n_bytes / 1e9
+    return translate("Figures", "{} GB").format(f"{gb:.1f}" if gb < 100 else f"{gb:,.0f}")
 
 
 def memory_text(n_bytes: float) -> str:
     """ "192 GB", as memory is sold."""
     gib = n_bytes / (1 << 30)
-    return f"{gib:.0f} GB" if gib >= 10 else f"{gib:.1f} GB"
+    return translate("Figures", "{} GB").format(f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}")
 
 
 def duration_text(seconds: float) -> str:
     """ "6 s", "4 min", "1 h 20 min"; what is left of something that takes time."""
     if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+        return translate("Figures", "{} s").format(max(1, round(seconds)))
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if not hours:
+        return translate("Figures", "{} min").format(minutes)
+    if not minutes:
+        return translate("Figures", "{} h").format(hours)
+    return translate("Figures", "{0} h {1} min").format(hours, minutes)
 
 
 def rate_text(per_s: float) -> str:
     """Tokens a second: "2,310 tokens/s", "24.8 tokens/s"."""
-    return f"{per_s:,.0f} tokens/s" if per_s >= 100 else f"{per_s:.1f} tokens/s"
+    return translate("Figures", "{} tokens/s").format(f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}")
 
 
 class Pace:

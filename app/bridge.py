@@ -15,6 +15,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Qt, Signal, Slot
 
 from app.node.faults import AppError
+from app.words import translate
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,13 @@ class Bridge(QObject):
             except Exception as error:
                 log.exception("a mistake of Baton's window")
                 self._said.emit(
-                    job, "error", AppError(f"Baton made a mistake: {error}. Its log has the details.")
+                    job,
+                    "error",
+                    AppError(
+                        translate("Window", "Baton made a mistake: {}. Its log has the details.").format(
+                            error
+                        )
+                    ),
                 )
 
         def begin() -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.bridge import Bridge
 from app.node.client import NodeClient
+from app.node.faults import NodeGone
 from app.preferences import Preferences
 from app.state import NodeState
 from app.telemetry.feeds import Feeds
 from app.telemetry.sides import sides_of
+from app.words import translate
 
 if TYPE_CHECKING:
     from app.widgets.feedback import Action
@@ -50,7 +52,7 @@ class Context:
     @property
     def computer(self) -> str:
         """This computer's name."""
-        return str(self.state.part("node", {}).get("name") or "this computer")
+        return str(self.state.part("node", {}).get("name") or translate("Cluster", "this computer"))
 
     @property
     def peer(self) -> dict[str, Any] | None:
@@ -75,8 +77,9 @@ class Context:
         return [each for each in self.state.part("peers", []) if each is not peer]
 
     def tell(self, error: Exception) -> None:
-        """Say what went wrong, shortly; for what needs no decision."""
-        self.shell.toast(str(error))
+        """Say what went wrong, shortly; for what needs no decision. A node that has gone is in the window's banner."""
+        if not isinstance(error, NodeGone) or self.client.look():
+            self.shell.toast(str(error))
 
 
 def is_there(peer: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Signal
 from app.bridge import Bridge, Job
 from app.node.client import NodeClient
 from app.node.faults import AppError, NodeGone
+from app.words import translate
 
 # A node needs about half a second to start; a computer that is busy, more.
 _LOOK_EVERY_S = 0.1
@@ -88,7 +89,7 @@ class NodeState(QObject):
         """Of the node that runs now, until it ends."""
         if not self._client.look():
             if not start:
-                raise NodeGone("Baton's node on this computer has ended.")
+                raise NodeGone(translate("Node", "Baton's node on this computer has ended."))
             with self._start() as why_ended:
                 await self._started(why_ended)
         async for event in self._client.events():
@@ -100,11 +101,16 @@ class NodeState(QObject):
             async with asyncio.timeout(_START_WITHIN_S):
                 while not self._client.look():
                     if why := why_ended():
-                        raise NodeGone(f"Baton's node did not start: {why.rstrip('.')}.")
+                        raise NodeGone(
+                            translate("Node", "Baton's node did not start: {}.").format(why.rstrip("."))
+                        )
                     await asyncio.sleep(_LOOK_EVERY_S)
         except TimeoutError:
             raise NodeGone(
-                "Baton's node did not start. `baton node` in a terminal says why, and so does its log."
+                translate(
+                    "Node",
+                    "Baton's node did not start. `baton node` in a terminal says why, and so does its log.",
+                )
             ) from None
 
     def _hear(self, event: tuple[str, dict[str, Any]]) -> None:
@@ -120,7 +126,7 @@ class NodeState(QObject):
         self._lost(str(error))
 
     def _lost(self, fault: str) -> None:
-        self.fault = fault or "Baton's node on this computer has ended."
+        self.fault = fault or translate("Node", "Baton's node on this computer has ended.")
         comes_within_s = self._back_by_s - time.monotonic()
         self._be(NodePresence.STARTING if comes_within_s > 0 else NodePresence.GONE)
         self._forget_what_ran()
@@ -130,7 +136,9 @@ class NodeState(QObject):
 
     def _not_back(self, _: AppError) -> None:
         self._back_by_s = 0.0
-        self._lost("Baton's node on this computer has ended, and did not come back by itself.")
+        self._lost(
+            translate("Node", "Baton's node on this computer has ended, and did not come back by itself.")
+        )
 
     def _forget_what_ran(self) -> None:
         ended: dict[str, Any] = {name: [] for name in _RUNS_BY_THE_NODE if self._parts.get(name)}
@@ -156,4 +164,4 @@ async def _until_there(client: NodeClient, within_s: float) -> None:
                 if client.look():
                     return
     except TimeoutError:
-        raise NodeGone("Baton's node did not come back.") from None
+        raise NodeGone(translate("Node", "Baton's node did not come back.")) from None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
+    QAbstractScrollArea,
     QButtonGroup,
     QFrame,
     QMainWindow,
@@ -24,9 +25,11 @@ from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.link_report import about
 from app.pages.page import Page
 from app.state import NodePresence
+from app.telemetry import figures
 from app.troubles import Remedy, Trouble, worst
 from app.widgets.basics import Button, Text, row, with_keys
 from app.widgets.feedback import Action, Banner, Dot, Toast
+from app.words import translate
 
 _NARROW = 1000
 _NAV_WIDTH = 168
@@ -71,7 +74,7 @@ class MainWindow(QMainWindow):
         self._is_filled = False
         self._left_by: QWidget | None = None
         self.setWindowTitle("Baton")
-        self.setMinimumSize(QSize(720, 520))
+        self.setMinimumSize(QSize(current_look().px(720), 520))
         self._navigation = _Navigation({name: page for name, page in pages.items() if page[0]})
         self._navigation.chosen.connect(self.go)
         self._title = Text(size="title")
@@ -90,7 +93,7 @@ class MainWindow(QMainWindow):
     def _lay_out(self) -> None:
         bar = QFrame()
         bar.setProperty("kind", "topbar")
-        bar.setFixedHeight(52)
+        bar.setFixedHeight(max(52, current_look().px(44)))
         self._bar = bar
         self._header_place = row(spacing=SMALL)
         bar.setLayout(row(self._title, LARGE, self._header_place, None, self._status, spacing=SMALL))
@@ -130,6 +133,7 @@ class MainWindow(QMainWindow):
         if page not in self._made:
             self._made[page] = made = self._pages[page][2](self._context)
             self._stack.addWidget(made)
+            _name_scrolled(made, _word(self._pages[page]))
             # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
             gc.freeze()
             # It is off while the program starts.
@@ -293,7 +297,7 @@ class MainWindow(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._navigation.set_narrow(event.size().width() < _NARROW)
+        self._navigation.set_narrow(event.size().width() < current_look().px(_NARROW))
 
     def focusNextPrevChild(self, forward: bool) -> bool:
         """Qt asks for this as well where a control that has the focus is hidden or disabled, as a button that was just
@@ -317,6 +321,13 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
         self.closed.emit()
+
+
+def _name_scrolled(page: Page, word: str) -> None:
+    """What scrolls has the focus for its keys, and is called as its page is, where it has no name of its own."""
+    for area in page.findChildren(QAbstractScrollArea):
+        if not area.accessibleName():
+            area.setAccessibleName(word)
 
 
 def _keys_of(pages: Iterable[str]) -> dict[str, str]:
@@ -367,7 +378,7 @@ class _Navigation(QFrame):
         if narrow is self._is_narrow:
             return
         self._is_narrow = narrow
-        self.setFixedWidth(_NAV_NARROW if narrow else _NAV_WIDTH)
+        self.setFixedWidth(_NAV_NARROW if narrow else current_look().px(_NAV_WIDTH))
         for button, word in self._buttons.values():
             # the space keeps the word off its icon
             button.setText("" if narrow else f" {word}")
@@ -391,7 +402,7 @@ class _Status(Button):
 
     def sizeHint(self) -> QSize:
         layout = self.layout()
-        return QSize(layout.sizeHint().width() if layout else 0, 28)
+        return QSize(layout.sizeHint().width() if layout else 0, current_look().px(28))
 
     def _on_changed(self, part: str) -> None:
         if part in ("node", "peers", "link", "engines"):
@@ -418,7 +429,7 @@ class _Status(Button):
             return "warning", self.tr("{0}, {1} is away").format(here, there)
         ceiling = (state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
-        return "local", f"{here} ⇄ {there}" + (f"  {speed:.1f} Gb/s" if speed else "")
+        return "local", f"{here} ⇄ {there}" + (f"  {figures.rate(speed * 1e9 / 8)}" if speed else "")
 
 
 def _can_take_focus(widget: QWidget) -> bool:
@@ -427,4 +438,4 @@ def _can_take_focus(widget: QWidget) -> bool:
 
 def _word(page: tuple[str, str, PageMaker]) -> str:
     """What a page is called; "" for one that the navigation does not have."""
-    return QCoreApplication.translate("Pages", page[0]) if page[0] else ""
+    return translate("Pages", page[0]) if page[0] else ""

@@ -21,7 +21,8 @@ from app.chats.store import Store
 from app.chats.thinking import Thinking
 from app.node.client import NodeClient
 from app.node.faults import AppError, NodeGone, NodeRefused
-from app.pages.chat.transcript.model import Prefill, Stats
+from app.pages.chat.transcript.model import CUT_OFF, STOPPED, Prefill, Stats
+from app.words import translate
 
 # What a crash may take of a stream.
 KEEP_EVERY_S = 1.0
@@ -31,11 +32,6 @@ _TELL_EVERY_S = 1 / 30
 
 # The endpoint waits for a model that loads by itself, so that this is no busy asking.
 _MAX_RETRY_S = 2.0
-
-STOPPED = "stopped"
-
-# Of an answer as it is kept while it comes: where Baton itself is ended, nobody comes to say so later.
-CUT_OFF = "the window was closed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,9 +273,12 @@ class Answering:
         """What is to be said of an answer that ended by itself."""
         if self._finish == "length":
             n_answer = self._last.get("predicted_n")
-            return f"It reached its limit{f' of {n_answer:,} tokens' if n_answer else ''}. Continue goes on from here."
+            if not n_answer:
+                return translate("Answer", "It reached its limit. Continue goes on from here.")
+            words = translate("Answer", "It reached its limit of {} tokens. Continue goes on from here.")
+            return words.format(f"{n_answer:,}")
         if not self._thinking.text.strip():
-            return "The model had nothing to say. Ask again, or in other words."
+            return translate("Answer", "The model had nothing to say. Ask again, or in other words.")
         return ""
 
     # Towards the store.
@@ -294,7 +293,10 @@ class Answering:
         )
 
     async def _keep(self, note: str = CUT_OFF) -> NotKept | None:
-        """Write what there is; told once for as long as it cannot be."""
+        """Write what there is; told once for as long as it cannot be.
+
+        While more is to come it is kept as cut off: where Baton itself is ended, nobody comes to say so later.
+        """
         self._kept_at = self._clock()
         thought_s = self._answer.reasoning_s
         if self._thinking.reasoning and self._thought_until is not None and self._first_at is not None:
@@ -395,19 +397,20 @@ def fault_words(error: AppError, *, has_text: bool) -> str:
     said = str(error) if str(error).endswith((".", "?", "!")) else f"{error}."
     if isinstance(error, NodeRefused) and error.kind == "exceed_context_size_error":
         have, room = error.fields.get("n_prompt_tokens"), error.fields.get("n_ctx")
-        counts = (
-            f" It has {have:,} tokens, and {room:,} fit."
-            if isinstance(have, int) and isinstance(room, int)
-            else ""
+        words = [translate("Answer", "This conversation is too long for the model.")]
+        if isinstance(have, int) and isinstance(room, int):
+            counts = translate("Answer", "It has {0} tokens, and {1} fit.").format(f"{have:,}", f"{room:,}")
+            words.append(counts)
+        words.append(
+            translate(
+                "Answer", "Start a new chat, take out a file, or give the model more context in Settings."
+            )
         )
-        return (
-            f"This conversation is too long for the model.{counts} Start a new chat, take out a file, or give the "
-            "model more context in Settings."
-        )
-    if isinstance(error, NodeRefused) and error.status == 200:
-        return f"The answer broke off: {said} Continue goes on from here." if has_text else said
-    if isinstance(error, NodeGone):
-        return f"{said} What came is kept, and Continue goes on from here." if has_text else said
+        return " ".join(words)
+    if isinstance(error, NodeRefused) and error.status == 200 and has_text:
+        return translate("Answer", "The answer broke off: {} Continue goes on from here.").format(said)
+    if isinstance(error, NodeGone) and has_text:
+        return translate("Answer", "{} What came is kept, and Continue goes on from here.").format(said)
     return said
 
 

@@ -9,8 +9,10 @@ import codecs
 from collections.abc import Collection
 from pathlib import Path
 
+from app.amounts import size_text
 from app.chats.faults import BadFile
 from app.chats.model import File, new_id
+from app.words import translate
 
 # What a model can read in one go is less than this, and a mistaken file is often more.
 MAX_FILE_BYTES = 32 * 1024 * 1024
@@ -38,23 +40,32 @@ _MARKS = (
 def read_file(path: Path) -> File:
     """Raises BadFile with why it cannot be attached."""
     try:
+        if not path.exists():
+            raise BadFile(f"{path.name} is not there any more.")
         if not path.is_file():
-            raise BadFile(f"{path.name} is not a file. Attach the files in it one by one.")
+            raise BadFile(
+                translate("Files", "{} is not a file. Attach the files in it one by one.").format(path.name)
+            )
         n_bytes = path.stat().st_size
         if n_bytes > MAX_FILE_BYTES:
             raise BadFile(
-                f"{path.name} has {n_bytes / 1e6:,.0f} MB, and at most {MAX_FILE_BYTES / 1e6:,.0f} MB are read. "
-                "Attach a part of it."
+                translate("Files", "{0} has {1}, and at most {2} are read. Attach a part of it.").format(
+                    path.name, size_text(n_bytes), size_text(MAX_FILE_BYTES)
+                )
             )
         content = path.read_bytes()
     except OSError as error:
-        raise BadFile(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise BadFile(
+            translate("Files", "{0} cannot be read: {1}.").format(path.name, error.strerror)
+        ) from error
     text = _pdf_text(path) if content[:5] == b"%PDF-" else _plain_text(path.name, content)
     if not text.strip():
-        raise BadFile(f"There is no text in {path.name}.")
+        raise BadFile(translate("Files", "There is no text in {}.").format(path.name))
     if len(text) > MAX_TEXT_CHARS:
         raise BadFile(
-            f"{path.name} has {len(text):,} characters, more than any model reads. Attach a part of it."
+            translate(
+                "Files", "{0} has {1} characters, more than any model reads. Attach a part of it."
+            ).format(path.name, f"{len(text):,}")
         )
     return File(id=new_id(), name=path.name, text=text, n_bytes=n_bytes)
 
@@ -63,7 +74,9 @@ def pasted_file(text: str, name: str, taken: Collection[str]) -> File:
     """A text as a file of that name, or with a number where the name is taken. Raises BadFile."""
     if len(text) > MAX_TEXT_CHARS:
         raise BadFile(
-            f"The text has {len(text):,} characters, more than any model reads. Paste a part of it."
+            translate(
+                "Files", "The text has {} characters, more than any model reads. Paste a part of it."
+            ).format(f"{len(text):,}")
         )
     numbers = (f"{name} {number}" if number > 1 else name for number in range(1, len(taken) + 2))
     free = next(each for each in numbers if each not in taken)
@@ -76,7 +89,9 @@ def _plain_text(name: str, content: bytes) -> str:
         if content.startswith(mark):
             return _decoded(name, content, encoding)
     if any(byte in _NO_TEXT for byte in content[:_LOOKED_AT_BYTES]):
-        raise BadFile(f"{name} is not a text or PDF file. Models here read text only.")
+        raise BadFile(
+            translate("Files", "{} is not a text or PDF file. Models here read text only.").format(name)
+        )
     try:
         return content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -88,7 +103,9 @@ def _decoded(name: str, content: bytes, encoding: str) -> str:
         return content.decode(encoding).replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise BadFile(
-            f"{name} is not in an encoding that can be read. Save it as UTF-8 and attach it again."
+            translate(
+                "Files", "{} is not in an encoding that can be read. Save it as UTF-8 and attach it again."
+            ).format(name)
         ) from None
 
 
@@ -98,16 +115,26 @@ def _pdf_text(path: Path) -> str:
     try:
         reader = PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise BadFile(f"{path.name} has a password. Save it without one and attach that.")
+            raise BadFile(
+                translate("Files", "{} has a password. Save it without one and attach that.").format(
+                    path.name
+                )
+            )
         pages = [page.extract_text().strip() for page in reader.pages]
     except BadFile:
         raise
     except Exception as error:
         # A damaged file makes pypdf stumble anywhere, over errors of any kind.
         raise BadFile(
-            f"{path.name} cannot be read as a PDF file: it is damaged, or of an unusual kind."
+            translate(
+                "Files", "{} cannot be read as a PDF file: it is damaged, or of an unusual kind."
+            ).format(path.name)
         ) from error
     text = "\n\n".join(page for page in pages if page)
     if not text:
-        raise BadFile(f"{path.name} holds pictures of pages and no text. Run text recognition on it first.")
+        raise BadFile(
+            translate(
+                "Files", "{} holds pictures of pages and no text. Run text recognition on it first."
+            ).format(path.name)
+        )
     return text

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.chats.models import Computers
 from app.pages.chat.transcript.model import Prefill
+from app.words import translate
 
 # Of less than this nobody wants to read a rate.
 _MIN_RATED_S = 0.2
@@ -68,8 +69,9 @@ class PrefillProgress:
         self._done = max(self._done, cached, int(timeline.get("n_prompt_tokens_processed") or 0))
         self._by_worker = timeline.get("state") == "prefill_remote"
         if fallback := timeline.get("fallback"):
-            reason = f"{self._computers.worker} could not go on: {fallback.get('detail')}."
-            self._note = f"{reason} {self._computers.decoder} does."
+            self._note = translate("Answer", "{0} could not go on: {1}. {2} does.").format(
+                self._computers.worker, fallback.get("detail"), self._computers.decoder
+            )
         for chunk in timeline.get("chunks") or ():
             self._hear_chunk(chunk, total)
 

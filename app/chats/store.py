@@ -34,6 +34,7 @@ from app.chats.model import (
     whole,
 )
 from app.pages.chat.transcript.model import Role
+from app.words import translate
 
 # Another process that writes does so for less than this.
 _BUSY_TIMEOUT_S = 5.0
@@ -287,7 +288,7 @@ class Store:
             "SELECT * FROM conversations WHERE id = ? AND deleted IS NULL", (conversation_id,)
         ).fetchone()
         if found is None:
-            raise ChatsError("That conversation is not there any more.")
+            raise ChatsError(translate("Chats", "That conversation is not there any more."))
         files: dict[str | None, list[File]] = {}
         for row in self._db.execute(
             "SELECT * FROM files WHERE conversation = ? ORDER BY number", (conversation_id,)
@@ -344,14 +345,18 @@ class Store:
                 part.rename(aside.with_name(aside.name + ending))
         self._db = _opened(self._path)
         n_saved = _take_over(aside, self._db)
-        self.notice = (
-            f"The file of your chats was damaged. It is kept as {aside.name} in {aside.parent}, and "
-            + (
-                f"{n_saved} of its conversations could be read."
-                if n_saved
-                else "nothing of it could be read."
+        if n_saved:
+            words = translate(
+                "Chats",
+                "The file of your chats was damaged. It is kept as {0} in {1}, and {2} of its conversations could be "
+                "read.",
             )
-        )
+        else:
+            words = translate(
+                "Chats",
+                "The file of your chats was damaged. It is kept as {0} in {1}, and nothing of it could be read.",
+            )
+        self.notice = words.format(aside.name, aside.parent, n_saved)
 
 
 class _Connection(sqlite3.Connection):
@@ -377,8 +382,11 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = ON")
         if (version := schema.version_of(connection)) > schema.VERSION:
             raise ChatsUnreadable(
-                f"Your chats were last opened by a newer Baton (their version is {version}, this one reads "
-                f"{schema.VERSION}). Update Baton to see them; nothing was changed."
+                translate(
+                    "Chats",
+                    "Your chats were last opened by a newer Baton (their version is {0}, this one reads {1}). Update "
+                    "Baton to see them; nothing was changed.",
+                ).format(version, schema.VERSION)
             )
         schema.migrate(connection)
         if (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
@@ -413,28 +421,42 @@ def _told(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _as_ours(error, path) from error
     except OSError as error:
-        raise ChatsUnreadable(f"Your chats in {path} cannot be opened: {error.strerror}.") from error
+        raise ChatsUnreadable(
+            translate("Chats", "Your chats in {0} cannot be opened: {1}.").format(path, error.strerror)
+        ) from error
 
 
 def _as_ours(error: sqlite3.Error, path: Path) -> ChatsError:
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return ChatsBusy(
-            "The disk is full, so that this chat cannot be kept. Free some space; what you see is still here."
+            translate(
+                "Chats",
+                "The disk is full, so that this chat cannot be kept. Free some space; what you see is still here.",
+            )
         )
     if code in _LOCKED:
         return ChatsBusy(
-            f"Another program is using {path.name}, the file of your chats. Close it and try again."
+            translate(
+                "Chats", "Another program is using {}, the file of your chats. Close it and try again."
+            ).format(path.name)
         )
     if code in _REFUSED:
         return ChatsUnreadable(
-            f"Your chats in {path} cannot be opened. See that the file and its folder may be written."
+            translate(
+                "Chats", "Your chats in {} cannot be opened. See that the file and its folder may be written."
+            ).format(path)
         )
     if code in _BROKEN:
         return ChatsError(
-            "The file of your chats is damaged. Start Baton again: it keeps the file and saves what it can."
+            translate(
+                "Chats",
+                "The file of your chats is damaged. Start Baton again: it keeps the file and saves what it can.",
+            )
         )
-    return ChatsError(f"Your chats in {path} could not be read or written: {error}.")
+    return ChatsError(
+        translate("Chats", "Your chats in {0} could not be read or written: {1}.").format(path, error)
+    )
 
 
 def _free_name(path: Path, now: float) -> Path:

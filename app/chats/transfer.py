@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from app.amounts import size_text
 from app.chats.faults import BadFile
 from app.chats.model import (
     MAX_NUMBER,
@@ -29,6 +30,8 @@ from app.chats.model import (
 )
 from app.chats.titles import title_of
 from app.chats.tree import Tree
+from app.pages.chat.transcript.words import note_line
+from app.words import translate
 
 FORMAT, VERSION = "baton-chats", 1
 
@@ -53,13 +56,17 @@ def from_json(text: str, name: str, *, clock: Callable[[], float] = time.time) -
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{name} is not a JSON file: {error}.") from None
+        raise BadFile(translate("Import", "{0} is not a JSON file: {1}.").format(name, error)) from None
     try:
         chats = _chats_in(told, name, clock())
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadFile(f"{name} looks like exported chats, but a part is missing or wrong: {error}.") from None
+        raise BadFile(
+            translate("Import", "{0} looks like exported chats, but a part is missing or wrong: {1}.").format(
+                name, error
+            )
+        ) from None
     if not chats:
-        raise BadFile(f"There is no conversation in {name}.")
+        raise BadFile(translate("Import", "There is no conversation in {}.").format(name))
     return chats
 
 
@@ -67,12 +74,20 @@ def read_export(path: Path) -> str:
     """A file's text. Raises BadFile."""
     try:
         if path.stat().st_size > MAX_IMPORT_BYTES:
-            raise BadFile(f"{path.name} has {path.stat().st_size / 1e6:,.0f} MB, more than chats ever have.")
+            raise BadFile(
+                translate("Import", "{0} has {1}, more than chats ever have.").format(
+                    path.name, size_text(path.stat().st_size)
+                )
+            )
         return path.read_text("utf-8-sig")
     except OSError as error:
-        raise BadFile(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise BadFile(
+            translate("Import", "{0} cannot be read: {1}.").format(path.name, error.strerror)
+        ) from error
     except UnicodeDecodeError:
-        raise BadFile(f"{path.name} is not a JSON file: it is no text.") from None
+        raise BadFile(
+            translate("Import", "{} is not a JSON file: it is no text.").format(path.name)
+        ) from None
 
 
 def to_markdown(chats: Iterable[Chat]) -> str:
@@ -82,25 +97,27 @@ def to_markdown(chats: Iterable[Chat]) -> str:
 
 def _markdown(chat: Chat) -> str:
     conversation = chat.conversation
-    parts = [f"# {conversation.title or 'Conversation'}", f"*{_day(conversation.updated)}*"]
+    title, thought = conversation.title or translate("Export", "Conversation"), translate("Export", "Thought")
+    attached = translate("Export", "Attached: {}")
+    parts = [f"# {title}", f"*{_day(conversation.updated)}*"]
     if conversation.system.strip():
         parts.append("\n".join(f"> {line}" for line in conversation.system.strip().splitlines()))
     for message in Tree(chat.messages, conversation.leaf).path():
         parts.append(f"## {_speaker(message)}")
-        parts += [f"*Attached: {file.name}*" for file in message.files]
+        parts += [f"*{attached.format(file.name)}*" for file in message.files]
         if message.reasoning:
-            parts.append(f"<details><summary>Thought</summary>\n\n{message.reasoning}\n\n</details>")
+            parts.append(f"<details><summary>{thought}</summary>\n\n{message.reasoning}\n\n</details>")
         if message.text:
             parts.append(message.text)
         if message.note:
-            parts.append(f"*{message.note}*")
+            parts.append(f"*{note_line(message.note)}*")
     return "\n\n".join(parts)
 
 
 def _speaker(message: Message) -> str:
     if message.role == "assistant":
-        return message.model or "Assistant"
-    return "You" if message.role == "user" else "System"
+        return message.model or translate("Export", "Assistant")
+    return translate("Export", "You") if message.role == "user" else translate("Export", "System")
 
 
 def _day(moment: float) -> str:
@@ -110,7 +127,11 @@ def _day(moment: float) -> str:
 def _chats_in(told: Any, name: str, now: float) -> list[Chat]:
     if isinstance(told, dict) and told.get("format") == FORMAT:
         if told["version"] > VERSION:
-            raise BadFile(f"{name} was written by a newer Baton. Update Baton to import it.")
+            raise BadFile(
+                translate("Import", "{} was written by a newer Baton. Update Baton to import it.").format(
+                    name
+                )
+            )
         return [_chat(one) for one in told["conversations"]]
     if isinstance(told, dict) and isinstance(told.get("messages"), list):
         return [_foreign(told["messages"], told.get("title"), name, now)]
@@ -120,7 +141,10 @@ def _chats_in(told: Any, name: str, now: float) -> list[Chat]:
         if all(isinstance(one.get("messages"), list) for one in told):
             return [_foreign(one["messages"], one.get("title"), name, now) for one in told]
     raise BadFile(
-        f"{name} holds no chats: neither an export of Baton nor a list of messages with a role and a content."
+        translate(
+            "Import",
+            "{} holds no chats: neither an export of Baton nor a list of messages with a role and a content.",
+        ).format(name)
     )
 
 
@@ -129,11 +153,13 @@ def _chat(told: dict[str, Any]) -> Chat:
     known: set[str] = set()
     for message in messages:
         if message.id in known or (message.parent is not None and message.parent not in known):
-            raise ValueError("a message answers one that is not there, or is there twice")
+            raise ValueError(
+                translate("Import", "a message answers one that is not there, or is there twice")
+            )
         known.add(message.id)
     leaf = told["leaf"]
     if leaf is not None and leaf not in known:
-        raise ValueError("the message that is shown is not there")
+        raise ValueError(translate("Import", "the message that is shown is not there"))
     conversation = Conversation(
         id=_text(told, "id"),
         created=_moment(told["created"]),
@@ -154,7 +180,7 @@ def _chat(told: dict[str, Any]) -> Chat:
 def _message(told: dict[str, Any]) -> Message:
     parent, seconds = told["parent"], told["reasoning_s"]
     if told["role"] not in ("user", "assistant", "system"):
-        raise ValueError(f"{told['role']!r} is no role")
+        raise ValueError(translate("Import", "{} is no role").format(repr(told["role"])))
     return Message(
         id=_text(told, "id"),
         parent=None if parent is None else _text(told, "parent"),
@@ -184,14 +210,14 @@ def _file(told: dict[str, Any]) -> File:
 def _text(told: dict[str, Any], name: str) -> str:
     value = told[name]
     if not isinstance(value, str):
-        raise ValueError(f"{name} is not a text")
+        raise ValueError(translate("Import", "{} is not a text").format(name))
     return str(whole(value))
 
 
 def _number(value: Any) -> float:
     number = float(value)
     if not abs(number) <= MAX_NUMBER:
-        raise ValueError(f"{number} is out of range")
+        raise ValueError(translate("Import", "{} is out of range").format(number))
     return number
 
 
@@ -201,7 +227,7 @@ def _moment(value: Any) -> float:
     try:
         datetime.fromtimestamp(moment)
     except (OverflowError, OSError):
-        raise ValueError(f"{moment} is no moment") from None
+        raise ValueError(translate("Import", "{} is no moment").format(moment)) from None
     return moment
 
 
@@ -230,7 +256,7 @@ def _foreign(told: Sequence[Any], title: Any, name: str, now: float) -> Chat:
             )
         )
     if not messages:
-        raise BadFile(f"There is no message with a text in {name}.")
+        raise BadFile(translate("Import", "There is no message with a text in {}.").format(name))
     first = next((message.text for message in messages if message.role == "user"), messages[0].text)
     conversation = Conversation(
         id=new_id(),

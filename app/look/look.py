@@ -5,6 +5,7 @@ Widgets that paint themselves ask `current_look()` when they paint, and are pain
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from functools import cache, lru_cache
 from importlib import resources
@@ -16,7 +17,7 @@ from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, 
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QApplication
 
-from app.look.measures import BODY_PX, ICON, MOTION_MS
+from app.look.measures import BODY_PX, ICON, MOTION_MS, text_scale
 from app.look.palette import DARK, LIGHT, Palette
 from app.look.sheet import style_sheet
 
@@ -32,13 +33,15 @@ class Look(QObject):
 
     changed = Signal()
 
-    def __init__(self, app: QApplication, family: str = "") -> None:
-        """`family` in place of the system's own for its windows."""
+    def __init__(self, app: QApplication, family: str = "", scale: float | None = None) -> None:
+        """`family` and `scale` of text in place of the system's own for its windows."""
         super().__init__(app)
         self._app = app
         self._theme = Theme.SYSTEM
         self.palette: Palette = LIGHT
-        self.font_name = family or _system_font().family()
+        system = _system_font()
+        self.font_name = family or system.family()
+        self.text_scale = text_scale(system.pointSizeF(), sys.platform) if scale is None else scale
         self.mono_name = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()
         app.setStyle("Fusion")
         app.setProperty("look", self)
@@ -57,10 +60,14 @@ class Look(QObject):
         """A colour of the palette by the name of its field."""
         return QColor(getattr(self.palette, name))
 
-    def font(self, px: int = BODY_PX, *, strong: bool = False, mono: bool = False) -> QFont:
+    def px(self, px: float) -> int:
+        """A size of text, or of what holds text, as large as the system wants it."""
+        return round(px * self.text_scale)
+
+    def font(self, px: float = BODY_PX, *, strong: bool = False, mono: bool = False) -> QFont:
         """Figures of one width in either family, so that numbers that change stand still."""
         font = QFont(self.mono_name if mono else self.font_name)
-        font.setPixelSize(px)
+        font.setPixelSize(self.px(px))
         font.setWeight(QFont.Weight.DemiBold if strong else QFont.Weight.Normal)
         font.setFeature(QFont.Tag("tnum"), 1)
         return font
@@ -84,9 +91,14 @@ class Look(QObject):
         scheme = QGuiApplication.styleHints().colorScheme()
         is_dark = self._theme is Theme.DARK or (self._theme is Theme.SYSTEM and scheme is Qt.ColorScheme.Dark)
         self.palette = DARK if is_dark else LIGHT
+        sheet = style_sheet(self.palette, self.font_name, self.mono_name, self.px)
+        if sheet == self._app.styleSheet():
+            return
         self._app.setFont(self.font())
         self._app.setPalette(_qt_palette(self.palette))
-        self._app.setStyleSheet(style_sheet(self.palette, self.font_name, self.mono_name))
+        # In place of another, Qt applies it to each widget as often as that has parents; after none, once.
+        self._app.setStyleSheet("")
+        self._app.setStyleSheet(sheet)
         self.changed.emit()
 
 

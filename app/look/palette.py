@@ -1,7 +1,8 @@
 """The colours of Baton's window, light and dark. Knows nothing of Qt.
 
 Two hues mean one thing each, everywhere: teal is this computer and the primary action, violet is the other computer.
-Text keeps a contrast of 4.5 to 1 with every ground that it is put on.
+Text keeps a contrast of 4.5 to 1 with every ground that it is put on, and what is typed into or switched is outlined
+by 3 to 1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Palette:
     pressed: str
     border: str
     border_strong: str
+    border_input: str
     text: str
     text_soft: str
     text_faint: str
@@ -53,6 +55,7 @@ LIGHT = Palette(
     pressed="#e4e0d9",
     border="#e5e1da",
     border_strong="#c9c4ba",
+    border_input="#8f897d",
     text="#1f1d1a",
     text_soft="#575349",
     text_faint="#68635a",
@@ -85,6 +88,7 @@ DARK = Palette(
     pressed="#36332f",
     border="#34312d",
     border_strong="#514d46",
+    border_input="#746e65",
     text="#ece9e3",
     text_soft="#b3aea4",
     text_faint="#a39e94",

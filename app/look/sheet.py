@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app.look.measures import BODY_PX, CAPTION_PX, HEADING_PX, RADIUS_CARD, RADIUS_CONTROL, TITLE_PX
 from app.look.palette import Palette
 
 
-def style_sheet(p: Palette, font_name: str, mono_name: str) -> str:
+def style_sheet(p: Palette, font_name: str, mono_name: str, px: Callable[[float], int]) -> str:
+    """`px` gives a size of text as large as it is wanted."""
     return f"""
 * {{ outline: none; }}
-QWidget {{ color: {p.text}; font-size: {BODY_PX}px; }}
+QWidget {{ color: {p.text}; font-size: {px(BODY_PX)}px; }}
 QMainWindow, QDialog, #page {{ background: {p.ground}; }}
-QToolTip {{ background: {p.text}; color: {p.ground}; border: none; padding: 4px 8px; font-size: {CAPTION_PX}px; }}
+QToolTip {{ background: {p.text}; color: {p.ground}; border: none; padding: 4px 8px; font-size: {px(CAPTION_PX)}px; }}
 
 QLabel {{ background: transparent; }}
-QLabel[scale="caption"] {{ font-size: {CAPTION_PX}px; }}
-QLabel[scale="title"] {{ font-size: {TITLE_PX}px; font-weight: 600; }}
-QLabel[scale="heading"] {{ font-size: {HEADING_PX}px; font-weight: 600; }}
+QLabel[scale="caption"] {{ font-size: {px(CAPTION_PX)}px; }}
+QLabel[scale="title"] {{ font-size: {px(TITLE_PX)}px; font-weight: 600; }}
+QLabel[scale="heading"] {{ font-size: {px(HEADING_PX)}px; font-weight: 600; }}
 QLabel[strong="true"] {{ font-weight: 600; }}
 QLabel[mono="true"] {{ font-family: "{mono_name}"; }}
 QLabel[tone="soft"] {{ color: {p.text_soft}; }}
@@ -27,6 +30,7 @@ QLabel[tone="warning"] {{ color: {p.warning}; }}
 QLabel[tone="danger"] {{ color: {p.danger}; }}
 
 QFrame[kind="card"] {{ background: {p.surface}; border: 1px solid {p.border}; border-radius: {RADIUS_CARD}px; }}
+QFrame[kind="card"][tone="input"] {{ border-color: {p.border_input}; }}
 QFrame[kind="card"][tone="local"] {{ border-color: {p.local}; }}
 QFrame[kind="card"][tone="peer"] {{ border-color: {p.peer}; }}
 QFrame[kind="card"][tone="warning"] {{ background: {p.warning_soft}; border-color: {p.warning}; }}
@@ -99,16 +103,17 @@ QPushButton[kind="segment"]:focus {{ border: 1px solid {p.local}; }}
 
 QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ min-height: 20px; }}
 QLineEdit, QPlainTextEdit, QTextEdit, QSpinBox, QDoubleSpinBox, QComboBox {{ background: {p.surface};
-    border: 1px solid {p.border_strong}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px;
+    border: 1px solid {p.border_input}; border-radius: {RADIUS_CONTROL}px; padding: 5px 8px;
     selection-background-color: {p.selection}; selection-color: {p.text}; }}
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{
     border: 2px solid {p.local}; padding: 4px 7px; }}
-QLineEdit:disabled, QSpinBox:disabled, QComboBox:disabled {{ background: {p.sunken}; color: {p.text_faint}; }}
+QLineEdit:disabled, QSpinBox:disabled, QComboBox:disabled {{ background: {p.sunken}; color: {p.text_faint};
+    border-color: {p.border}; }}
 QLineEdit[state="wrong"] {{ border: 2px solid {p.danger}; padding: 4px 7px; }}
-QLineEdit[kind="search"] {{ background: {p.ground}; border-color: {p.border}; padding-left: 4px; }}
+QLineEdit[kind="search"] {{ background: {p.ground}; padding-left: 4px; }}
 QPlainTextEdit[kind="bare"], QTextEdit[kind="bare"], QTextBrowser[kind="bare"] {{ background: transparent; border: none;
     padding: 0; }}
-QPlainTextEdit[mono="true"] {{ font-family: "{mono_name}"; font-size: {CAPTION_PX + 1}px; }}
+QPlainTextEdit[mono="true"] {{ font-family: "{mono_name}"; font-size: {px(CAPTION_PX + 1)}px; }}
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{ width: 0; }}
 QComboBox {{ combobox-popup: 0; }}
 QComboBox::drop-down {{ border: none; width: 24px; }}
@@ -130,7 +135,7 @@ QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {p.lo
 QSlider::groove:horizontal {{ height: 4px; background: {p.border}; border-radius: 2px; }}
 QSlider::sub-page:horizontal {{ background: {p.local}; border-radius: 2px; }}
 QSlider::handle:horizontal {{ width: 14px; height: 14px; margin: -6px 0; border-radius: 8px; background: {p.surface};
-    border: 1px solid {p.border_strong}; }}
+    border: 1px solid {p.border_input}; }}
 QSlider::handle:horizontal:focus {{ border: 2px solid {p.local}; }}
 
 QProgressBar {{ background: {p.border}; border: none; border-radius: 3px; min-height: 6px; max-height: 6px; }}
@@ -165,7 +170,7 @@ QListView::item:selected, QTreeView::item:selected, QTableView::item:selected {{
 QListView::item:focus, QTreeView::item:focus {{ border: 1px solid {p.local}; }}
 QHeaderView {{ background: transparent; }}
 QHeaderView::section {{ background: transparent; color: {p.text_faint}; border: none;
-    border-bottom: 1px solid {p.border}; padding: 6px 11px; font-size: {CAPTION_PX}px; font-weight: 600; }}
+    border-bottom: 1px solid {p.border}; padding: 6px 11px; font-size: {px(CAPTION_PX)}px; font-weight: 600; }}
 QSplitter::handle {{ background: {p.border}; }}
 QSplitter::handle:horizontal {{ width: 1px; }}
 """

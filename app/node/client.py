@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from app.node import sse
-from app.node.faults import AppError, NodeGone, NodeRefused, begun
+from app.node.faults import AppError, NodeGone, NodeRefused, sentence
+from app.words import translate
 
 # Slow to import: by the bridge's thread, while the window is being shown already.
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ _CONNECT_S = 3.0
 
 # What is asked is answered at once, or as lines; pairing alone calls the other computer before it answers.
 _ANSWER_S = 90.0
-
-_GONE = (
-    "Baton's node on this computer does not answer. It is what finds the other computer and runs the models."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +182,7 @@ class NodeClient:
 
     def _known(self) -> Address:
         if self._address is None and not self.look():
-            raise NodeGone(_GONE)
+            raise _gone()
         assert self._address is not None
         return self._address
 
@@ -201,6 +198,15 @@ async def _text_lines(answer: httpx.Response) -> AsyncIterator[str]:
         yield line
 
 
+def _gone() -> NodeGone:
+    return NodeGone(
+        translate(
+            "Node",
+            "Baton's node on this computer does not answer. It is what finds the other computer and runs the models.",
+        )
+    )
+
+
 @contextlib.contextmanager
 def _told() -> Any:
     """httpx's errors as ours."""
@@ -209,9 +215,9 @@ def _told() -> Any:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise NodeGone("Baton's node on this computer has stopped answering.") from error
+        raise NodeGone(translate("Node", "Baton's node on this computer has stopped answering.")) from error
     except (httpx.TransportError, json.JSONDecodeError) as error:
-        raise NodeGone(_GONE) from error
+        raise _gone() from error
 
 
 def _refused_by(answer: httpx.Response) -> AppError:
@@ -227,10 +233,12 @@ def _refused_by(answer: httpx.Response) -> AppError:
 def _refused(status: int, body: Any) -> NodeRefused:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return NodeRefused(f"the node answered with status {status}", status=status)
+        return NodeRefused(
+            translate("Node", "the node answered with status {}").format(status), status=status
+        )
     message = str(error.get("message") or "")
     return NodeRefused(
-        begun(message),
+        sentence(message),
         status=status,
         kind=str(error.get("type") or ""),
         code=str(error.get("code") or ""),

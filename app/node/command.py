@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from app.node.faults import AppError
+from app.words import translate
 
 # Administrators may be asked for a password meanwhile.
 _WITHIN_S = 180.0
@@ -33,19 +34,26 @@ async def run_baton(command: Sequence[str], *words: str, good: Collection[int] =
             **options,
         )
     except OSError as error:
-        raise CommandFailed(f"Baton could not start its own command: {error.strerror or error}.") from error
+        raise CommandFailed(
+            translate("Node", "Baton could not start its own command: {}.").format(error.strerror or error)
+        ) from error
     try:
         async with asyncio.timeout(_WITHIN_S):
             out, err = await process.communicate()
     except TimeoutError:
-        raise CommandFailed(f"`baton {' '.join(words)}` did not end within {_WITHIN_S:.0f} s.") from None
+        raise CommandFailed(
+            translate("Node", "`{0}` did not end within {1} s.").format(
+                f"baton {' '.join(words)}", f"{_WITHIN_S:.0f}"
+            )
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode not in good:
         said = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-        raise CommandFailed(_sentence(said[-1]) if said else f"`baton {' '.join(words)}` failed.")
+        failed = translate("Node", "`{}` failed.").format(f"baton {' '.join(words)}")
+        raise CommandFailed(_sentence(said[-1]) if said else failed)
     return out.decode("utf-8", "replace")
 
 

@@ -12,6 +12,12 @@ def begun(words: str) -> str:
     return words[:1].upper() + words[1:] if words.split(" ", 1)[0].isalpha() else words
 
 
+def sentence(words: str) -> str:
+    """What the node says of a fault, as a sentence; a name at its beginning stays as it is."""
+    began = begun(words)
+    return began if not began or began.endswith((".", "…", "!", "?")) else f"{began}."
+
+
 class NodeGone(AppError):
     """No node answers: it ended, or none was started."""
 

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from app.telemetry import figures
+from app.words import QT_TRANSLATE_NOOP, translate
+
 # The hue of each severity; what is only worth knowing has none.
 _TONES = {"broken": "danger", "slow": "warning", "note": ""}
 
@@ -35,9 +38,11 @@ _SUBJECTS = {
 }
 
 # Where the doctor speaks to somebody at a terminal.
-_FIXES = {"same_address": "Undo the address on one of the two computers, then fix the cable once more."}
-
-_BY_TUNING = "Baton can set this up. You see every change before it is made."
+_FIXES = {
+    "same_address": QT_TRANSLATE_NOOP(
+        "Link", "Undo the address on one of the two computers, then fix the cable once more."
+    )
+}
 
 _MIB = 1 << 20
 
@@ -72,8 +77,11 @@ def summary(found: list[Check]) -> str:
     """ "5 checks passed, 1 could be better"."""
     n_well = sum(check.is_well for check in found)
     n_other = sum(check.tone in ("warning", "danger") for check in found)
-    passed = f"{n_well} {'check' if n_well == 1 else 'checks'} passed"
-    return f"{passed}, {n_other} could be better" if n_other else passed
+    if n_well == 1:
+        passed = translate("Link", "1 check passed")
+    else:
+        passed = translate("Link", "{} checks passed").format(n_well)
+    return translate("Link", "{0}, {1} could be better").format(passed, n_other) if n_other else passed
 
 
 def sentence(text: str) -> str:
@@ -96,7 +104,12 @@ def about(note: str, computer: str) -> str:
 
 def _of_finding(finding: dict[str, Any]) -> Check:
     is_tunable = bool(finding.get("is_tunable"))
-    fix = _BY_TUNING if is_tunable else _FIXES.get(finding["code"], sentence(finding["fix"]))
+    if is_tunable:
+        fix = translate("Link", "Baton can set this up. You see every change before it is made.")
+    elif known := _FIXES.get(finding["code"]):
+        fix = translate("Link", known)
+    else:
+        fix = sentence(finding["fix"])
     return Check(
         code=finding["code"],
         tone=_TONES.get(finding["severity"], "warning"),
@@ -110,32 +123,37 @@ def _of_finding(finding: dict[str, Any]) -> Check:
 def _what_is_well(report: dict[str, Any]) -> Iterator[Check]:
     """By the name of its subject, with what was measured."""
     peer = report.get("peer")
-    if report["cable"]["interface"]:
-        speed = _speed(report, report["cable"]["interface"])
-        yield _well(
-            "cable", f"The cable is on {report['cable']['interface']}{f', {speed}' if speed else ''}."
-        )
+    if interface := report["cable"]["interface"]:
+        speed = _speed(report, interface)
+        where = f"{interface}, {speed}" if speed else interface
+        yield _well("cable", translate("Link", "The cable is on {}.").format(where))
     if peer is None or peer["path"] is None:
         return
     name, out, back = peer["name"], peer["path"]["to_peer"], peer["path"]["from_peer"]
     trips = peer["path"]["round_trips"]
-    goodput = [max(way["goodput_gbps"], way["goodput_two_streams_gbps"]) for way in (out, back)]
-    yield _well("speed", f"{goodput[0]:.1f} Gb/s to {name}, {goodput[1]:.1f} Gb/s back.")
+    there, again = (
+        figures.rate(max(way["goodput_gbps"], way["goodput_two_streams_gbps"]) * 1e9 / 8)
+        for way in (out, back)
+    )
+    yield _well("speed", translate("Link", "{0} to {1}, {2} back.").format(there, name, again))
     if trips is not None:
-        yield _well(
-            "round trips",
-            f"A round trip takes {trips['median_ms']:.1f} ms, {trips['worst_ms']:.1f} ms at worst; "
-            f"{trips['lost'] or 'none'} of {trips['sent']} lost.",
-        )
+        took, worst = figures.duration(trips["median_ms"]), figures.duration(trips["worst_ms"])
+        if trips["lost"]:
+            words = translate("Link", "A round trip takes {0}, {1} at worst; {2} of {3} lost.")
+        else:
+            words = translate("Link", "A round trip takes {0}, {1} at worst; none of {3} lost.")
+        yield _well("round trips", words.format(took, worst, trips["lost"], trips["sent"]))
     mtus = [way["path_mtu"] for way in (out, back)]
     if None not in mtus:
-        yield _well("packets", f"Packets of {min(mtus):,} bytes pass both ways.")
-    yield _well("buffers", f"Connections may hold {_buffer(report) / _MIB:.0f} MiB at both ends.")
-    after_ms = max(way["burst_after_idle_ms"] for way in (out, back))
-    yield _well(
-        "pauses", f"After a pause, a burst of {out['burst_bytes'] / 1e6:.1f} MB takes {after_ms:.1f} ms."
-    )
-    yield _well("errors", "No packet was faulty or dropped.")
+        yield _well(
+            "packets", translate("Link", "Packets of {} bytes pass both ways.").format(f"{min(mtus):,}")
+        )
+    held = f"{_buffer(report) / _MIB:.0f}"
+    yield _well("buffers", translate("Link", "Connections may hold {} MiB at both ends.").format(held))
+    after = figures.duration(max(way["burst_after_idle_ms"] for way in (out, back)))
+    burst = figures.size(out["burst_bytes"])
+    yield _well("pauses", translate("Link", "After a pause, a burst of {0} takes {1}.").format(burst, after))
+    yield _well("errors", translate("Link", "No packet was faulty or dropped."))
 
 
 def _well(code: str, what: str) -> Check:
@@ -145,9 +163,7 @@ def _well(code: str, what: str) -> Check:
 def _speed(report: dict[str, Any], name: str) -> str:
     interfaces = report["here"]["network"]["interfaces"]
     mbps = next((each["speed_mbps"] for each in interfaces if each["name"] == name), None)
-    if not mbps:
-        return ""
-    return f"{mbps / 1000:g} Gb/s" if mbps >= 1000 else f"{mbps:g} Mb/s"
+    return figures.link_speed(mbps) if mbps else ""
 
 
 def _buffer(report: dict[str, Any]) -> int:

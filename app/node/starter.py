@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from app.node.faults import NodeGone
+from app.words import translate
 
 # Of what a command says at its end, which is a sentence.
 _MAX_SAID_BYTES = 4096
@@ -36,7 +37,9 @@ def start_node(command: Sequence[str]) -> Iterator[Callable[[], str]]:
                 **options,
             )
         except OSError as error:
-            raise NodeGone(f"Baton could not start its node: {error.strerror or error}.") from error
+            raise NodeGone(
+                translate("Node", "Baton could not start its node: {}.").format(error.strerror or error)
+            ) from error
         yield lambda: "" if process.poll() is None else _last_words(said, process.returncode)
 
 
@@ -44,4 +47,6 @@ def _last_words(said: IO[bytes], status: int) -> str:
     """What a command of Baton's own says when it ends by itself, without its name before it."""
     said.seek(max(0, said.seek(0, 2) - _MAX_SAID_BYTES))
     lines = said.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].removeprefix("baton: ") if lines else f"it ended with status {status}"
+    if not lines:
+        return translate("Node", "it ended with status {}").format(status)
+    return lines[-1].removeprefix("baton: ")

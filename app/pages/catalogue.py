@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from functools import partial
 
-from PySide6.QtCore import QT_TRANSLATE_NOOP
-
 from app.context import Context
 from app.pages.page import Page
 from app.window import PageMaker
+from app.words import QT_TRANSLATE_NOOP
 
 
 def _made(module: str, name: str, context: Context) -> Page:
@@ -23,29 +22,29 @@ def _page(module: str, name: str) -> PageMaker:
 
 
 PAGES: dict[str, tuple[str, str, PageMaker]] = {
-    "chat": (str(QT_TRANSLATE_NOOP("Pages", "Chat")), "chat", _page("app.pages.chat.page", "ChatPage")),
+    "chat": (QT_TRANSLATE_NOOP("Pages", "Chat"), "chat", _page("app.pages.chat.page", "ChatPage")),
     "cluster": (
-        str(QT_TRANSLATE_NOOP("Pages", "Cluster")),
+        QT_TRANSLATE_NOOP("Pages", "Cluster"),
         "cluster",
         _page("app.pages.cluster.page", "ClusterPage"),
     ),
     "telemetry": (
-        str(QT_TRANSLATE_NOOP("Pages", "Telemetry")),
+        QT_TRANSLATE_NOOP("Pages", "Telemetry"),
         "telemetry",
         _page("app.pages.telemetry.page", "TelemetryPage"),
     ),
     "models": (
-        str(QT_TRANSLATE_NOOP("Pages", "Models")),
+        QT_TRANSLATE_NOOP("Pages", "Models"),
         "models",
         _page("app.pages.models.page", "ModelsPage"),
     ),
     "server": (
-        str(QT_TRANSLATE_NOOP("Pages", "Server")),
+        QT_TRANSLATE_NOOP("Pages", "Server"),
         "server",
         _page("app.pages.server.page", "ServerPage"),
     ),
     "settings": (
-        str(QT_TRANSLATE_NOOP("Pages", "Settings")),
+        QT_TRANSLATE_NOOP("Pages", "Settings"),
         "settings",
         _page("app.pages.settings.page", "SettingsPage"),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from app.words import translate
+
 DASH = "–"
 
 
@@ -9,16 +11,19 @@ def size(n_bytes: float | None) -> str:
     """ "1.1 GB"; decimal, as networks and disks count."""
     if n_bytes is None:
         return DASH
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if n_bytes >= unit:
-            return f"{_short(n_bytes / unit)} {name}"
-    return f"{n_bytes:.0f} B"
+    if n_bytes >= 1e9:
+        return translate("Figures", "{} GB").format(_short(n_bytes / 1e9))
+    if n_bytes >= 1e6:
+        return translate("Figures", "{} MB").format(_short(n_bytes / 1e6))
+    if n_bytes >= 1e3:
+        return translate("Figures", "{} KB").format(_short(n_bytes / 1e3))
+    return translate("Figures", "{} B").format(f"{n_bytes:.0f}")
 
 
 def memory(n_bytes: float) -> str:
     """ "192 GB"; as memory is sold, in powers of two, whole from 10 on."""
     gib = n_bytes / (1 << 30)
-    return f"{gib:.0f} GB" if gib >= 10 else f"{gib:.1f} GB"
+    return translate("Figures", "{} GB").format(f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}")
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -27,8 +32,17 @@ def rate(bytes_per_s: float | None) -> str:
         return DASH
     gbps = bytes_per_s * 8 / 1e9
     if gbps >= 0.095 or gbps == 0:
-        return f"{gbps:.1f} Gb/s"
-    return f"{gbps * 1000:.0f} Mb/s" if gbps >= 0.0005 else f"{gbps * 1e6:.0f} kb/s"
+        return translate("Figures", "{} Gb/s").format(f"{gbps:.1f}")
+    if gbps >= 0.0005:
+        return translate("Figures", "{} Mb/s").format(f"{gbps * 1000:.0f}")
+    return translate("Figures", "{} kb/s").format(f"{gbps * 1e6:.0f}")
+
+
+def link_speed(mbps: float) -> str:
+    """ "10 Gb/s"; what a network card says of itself."""
+    if mbps >= 1000:
+        return translate("Figures", "{} Gb/s").format(f"{mbps / 1000:g}")
+    return translate("Figures", "{} Mb/s").format(f"{mbps:g}")
 
 
 def duration(ms: float | None) -> str:
@@ -36,18 +50,24 @@ def duration(ms: float | None) -> str:
     if ms is None:
         return DASH
     if ms < 1000:
-        return f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
+        return translate("Figures", "{} ms").format(f"{ms:.1f}" if ms < 100 else f"{ms:.0f}")
     seconds = ms / 1000
     if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
+        return translate("Figures", "{} s").format(f"{seconds:.1f}" if seconds < 60 else f"{seconds:.0f}")
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return translate("Figures", "{0} min {1} s").format(minutes, rest)
+    return translate("Figures", "{0} h {1} min").format(minutes // 60, minutes % 60)
 
 
 def passed(seconds: float) -> str:
     """How long something has lasted, which goes on: "12 s", "2 min 5 s", "2 h 5 min"; in whole seconds."""
     whole = max(0, int(seconds))
-    return f"{whole} s" if whole < 60 else duration(whole * 1000) if whole >= 100 else f"1 min {whole - 60} s"
+    if whole >= 100:
+        return duration(whole * 1000)
+    if whole >= 60:
+        return translate("Figures", "{0} min {1} s").format(1, whole - 60)
+    return translate("Figures", "{} s").format(whole)
 
 
 def count(n: float | None) -> str:
@@ -68,7 +88,8 @@ def speed(tokens_per_s: float | None) -> str:
     """ "24.8 tok/s"."""
     if tokens_per_s is None:
         return DASH
-    return f"{tokens_per_s:.1f} tok/s" if tokens_per_s < 100 else f"{tokens_per_s:,.0f} tok/s"
+    figure = f"{tokens_per_s:.1f}" if tokens_per_s < 100 else f"{tokens_per_s:,.0f}"
+    return translate("Figures", "{} tok/s").format(figure)
 
 
 def _short(number: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from app.words import translate
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -31,7 +33,7 @@ def sides_of(context: Context, model: str) -> Sides:
             )
     peer = context.peer
     joined = [join["prefill"] for join in context.state.part("joins", []) if join["model"] == model]
-    name = joined[0] if joined else peer["name"] if peer else "the other computer"
+    name = joined[0] if joined else peer["name"] if peer else translate("Cluster", "the other computer")
     return Sides(worker=name, decoder=context.computer)
 
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from app.telemetry.ledger import Chunk, Layer, Record
+from app.words import translate
 
 # Between two ticks of the axis there is room for a label.
 _TICK_PX = 88
@@ -280,9 +281,9 @@ def tick_text(ms: float, step_ms: float) -> str:
     if ms == 0:
         return "0"
     if step_ms >= 100:
-        return f"{ms / 1000:.{0 if step_ms >= 1000 else 1}f} s"
+        return translate("Figures", "{} s").format(f"{ms / 1000:.{0 if step_ms >= 1000 else 1}f}")
     digits = max(0, -math.floor(math.log10(step_ms) + 1e-9))
-    return f"{ms:,.{digits}f} ms"
+    return translate("Figures", "{} ms").format(f"{ms:,.{digits}f}")
 
 
 def _span(chunk: Chunk) -> tuple[float, float]:

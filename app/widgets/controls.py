@@ -38,14 +38,15 @@ class Switch(QAbstractButton):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         look = current_look()
-        track = QRectF(2, 3, 34, 16)
+        # on half pixels, where a line of one pixel is not spread over two
+        track = QRectF(2.5, 3.5, 33, 15)
         pen = painter.pen()
-        pen.setColor(look.colour("local" if self.hasFocus() or self.isChecked() else "border_strong"))
+        pen.setColor(look.colour("local" if self.hasFocus() or self.isChecked() else "border_input"))
         pen.setWidthF(2.0 if self.hasFocus() else 1.0)
         painter.setPen(pen if self.isEnabled() else Qt.PenStyle.NoPen)
         on = "local" if self.isEnabled() else "border_strong"
         painter.setBrush(look.colour(on if self.isChecked() else "hover"))
-        painter.drawRoundedRect(track, 8, 8)
+        painter.drawRoundedRect(track, 7.5, 7.5)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(look.colour("on_local" if self.isChecked() else "text_faint"))
         painter.drawEllipse(QRectF(22 if self.isChecked() else 5, 5.5, 11, 11))

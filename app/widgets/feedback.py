@@ -137,7 +137,7 @@ class Toast(QFrame):
         if self._action is not None:
             room -= self._button.sizeHint().width() + LARGE
         line = self._text.fontMetrics().horizontalAdvance(self._text.text()) + 2
-        self._text.setFixedWidth(min(line, room, _TOAST_WIDTH))
+        self._text.setFixedWidth(min(line, room, current_look().px(_TOAST_WIDTH)))
         self.adjustSize()
         lower = window.height() - HUGE
         for spared in self._spared():
@@ -161,8 +161,8 @@ class EmptyState(QWidget):
         self._sentence = Text(sentence, tone="soft", wrap=True)
         for text in (self._title, self._sentence):
             text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-        self._sentence.setMaximumWidth(420)
-        self._sentence.setMinimumWidth(280)
+        self._sentence.setMaximumWidth(current_look().px(420))
+        self._sentence.setMinimumWidth(current_look().px(280))
         buttons = [
             Button(action.text, action.run, kind="" if index else "primary")
             for index, action in enumerate(actions)
@@ -284,12 +284,21 @@ class Dialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle(title)
         self.setModal(True)
-        self.setMinimumWidth(width)
+        self.setMinimumWidth(current_look().px(width))
         self.resize(width, 0)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.fit()
+        self._end_hovering()
+
+    def _end_hovering(self) -> None:
+        """What the pointer was over would not hear that it has left, and stay tinted."""
+        parent = self.parentWidget()
+        for widget in parent.window().findChildren(QWidget) if parent is not None else ():
+            if widget.underMouse() and widget.window() is not self:
+                QApplication.sendEvent(widget, QEvent(QEvent.Type.Leave))
+                widget.update()
 
     def fit(self) -> None:
         """What it says has changed."""

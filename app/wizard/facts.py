@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout
 
+from app.look.look import current_look
 from app.look.measures import HUGE, SMALL
 from app.widgets.basics import Card, Text, clear
 
@@ -19,7 +20,7 @@ class FactsCard(Card):
         self._grid = QGridLayout()
         self._grid.setHorizontalSpacing(HUGE)
         self._grid.setVerticalSpacing(SMALL)
-        self._grid.setColumnMinimumWidth(0, 104)
+        self._grid.setColumnMinimumWidth(0, current_look().px(104))
         self._grid.setColumnStretch(1, 1)
         self.column.addLayout(self._grid)
         self._shown: list[tuple[str, str]] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from app.words import translate
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -35,7 +37,7 @@ def _candidate(told: dict[str, Any]) -> Candidate:
     address = _host(told["addresses"][0]) if told["addresses"] else ""
     about = [address]
     if not answers:
-        about.append("does not answer yet")
+        about.append(translate("Wizard", "does not answer yet"))
     elif told["version"]:
         about.append(f"Baton {told['version']}")
     return Candidate(

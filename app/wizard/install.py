@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QCoreApplication, QTimer
+from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QApplication, QLineEdit, QPlainTextEdit, QWidget
 
 from app.amounts import duration_text
@@ -15,6 +15,7 @@ from app.node.link_report import sentence
 from app.widgets.basics import Button, Card, Text, clear, column, row
 from app.widgets.feedback import Dot
 from app.wizard.found import Candidate
+from app.words import translate
 
 if TYPE_CHECKING:
     from app.wizard.steps.find import FindStep
@@ -216,7 +217,7 @@ class _ReadyCard(Card):
 def _plain(error: AppError) -> str:
     """Without the flags that somebody at a terminal would be told of."""
     if getattr(error, "code", "") == "no_address":
-        return QCoreApplication.translate(
+        return translate(
             "Install",
             "This computer has no address on a home network. Plug the cable in, then make a new line.",
         )

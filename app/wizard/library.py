@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.amounts import memory_text, size_text
+from app.words import translate
 
 # As the node reckons: beside the file, an engine takes this; of memory, a model may take that share.
 _ENGINE_BYTES = 600_000_000
@@ -38,14 +39,15 @@ class ModelRow:
         """Its size, and whether it fits this computer."""
         size = size_text(self.size_bytes)
         if self.problem:
-            return f"{size} · cannot be run: {self.problem}"
-        if not self.fits:
-            return (
-                f"{size} · too large for this computer, which can give it {memory_text(usable(memory_bytes))}"
-            )
-        if not self.here and self.peers:
-            return f"{size} · fits this computer, and is on {self.peers[0]}"
-        return f"{size} · fits this computer"
+            words = translate("Wizard", "cannot be run: {}").format(self.problem)
+        elif not self.fits:
+            room = memory_text(usable(memory_bytes))
+            words = translate("Wizard", "too large for this computer, which can give it {}").format(room)
+        elif not self.here and self.peers:
+            words = translate("Wizard", "fits this computer, and is on {}").format(self.peers[0])
+        else:
+            words = translate("Wizard", "fits this computer")
+        return f"{size} · {words}"
 
 
 def usable(memory_bytes: float) -> float:

@@ -81,7 +81,7 @@ class WizardPage(Page):
         dots.setContentsMargins(0, 0, 0, SMALL)
         foot = QFrame()
         inner = QWidget()
-        inner.setMaximumWidth(_WIDTH)
+        inner.setMaximumWidth(current_look().px(_WIDTH))
         inner.setLayout(row(None, self._other, self._main, spacing=SMALL))
         inner.layout().setContentsMargins(HUGE, LARGE, HUGE, LARGE)  # type: ignore[union-attr]
         around = row(spacing=0)
@@ -162,7 +162,7 @@ class WizardPage(Page):
         self.memory.step = step
         if step not in self._views:
             self._views[step] = view = _VIEWS[step](self.context, self)
-            self._scrolls[step] = scroll = Scrolled(view, width=_WIDTH)
+            self._scrolls[step] = scroll = Scrolled(view, width=current_look().px(_WIDTH))
             scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
             self._stack.addWidget(scroll)
         view = self._views[step]
@@ -170,7 +170,7 @@ class WizardPage(Page):
         scroll = self._scrolls[step]
         scroll.verticalScrollBar().setValue(0)
         self._stack.setCurrentWidget(scroll)
-        self.rest()
+        self.setFocus()
         view.show_step()
         self.refresh()
 
@@ -178,9 +178,6 @@ class WizardPage(Page):
         super().resizeEvent(event)
         if self._step is not None:
             self._view.set_air(self._air)
-
-    def rest(self) -> None:
-        self.setFocus()
 
     @property
     def _air(self) -> int:

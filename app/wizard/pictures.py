@@ -27,10 +27,11 @@ class ComputersPicture(QWidget):
         self._state = "alone"
         self._captions = ("", "")
         self._cable = ""
-        self.setFixedHeight(_HEIGHT)
-        self.setMinimumWidth(_WIDTH)
+        look = current_look()
+        self.setFixedHeight(_SCREEN.height() + 24 + look.px(_HEIGHT - _SCREEN.height() - 24))
+        self.setMinimumWidth(look.px(_WIDTH))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        current_look().changed.connect(self.update)
+        look.changed.connect(self.update)
 
     def show_computers(
         self,
@@ -55,7 +56,8 @@ class ComputersPicture(QWidget):
         if self._state == "alone":
             self._draw_computer(painter, look, middle, self._here, self._captions[0], "local")
             return
-        left, right = middle - _FAR_APART / 2, middle + _FAR_APART / 2
+        apart = look.px(_FAR_APART)
+        left, right = middle - apart / 2, middle + apart / 2
         self._draw_cable(painter, look, left, right)
         self._draw_computer(painter, look, left, self._here, self._captions[0], "local")
         self._draw_computer(
@@ -85,7 +87,7 @@ class ComputersPicture(QWidget):
         icon = look.pixmap("baton" if is_there else "search", hue if is_there else "text_faint", 24)
         painter.drawPixmap(QPointF(x - 12, screen.center().y() - 12), icon)
         self._write(painter, look, x, 84, name, BODY_PX, "text", strong=True)
-        self._write(painter, look, x, 106, caption, CAPTION_PX, hue if is_there else "text_soft")
+        self._write(painter, look, x, 84 + look.px(22), caption, CAPTION_PX, hue if is_there else "text_soft")
 
     def _draw_cable(self, painter: QPainter, look: Look, left: float, right: float) -> None:
         y = 8 + _SCREEN.height() / 2
@@ -101,7 +103,7 @@ class ComputersPicture(QWidget):
             painter.setBrush(look.colour("ground"))
             painter.drawEllipse(QPointF(middle, y), 18, 18)
             painter.drawPixmap(QPointF(middle - 12, y - 12), look.pixmap("lock", "local", 24))
-        self._write(painter, look, middle, y - 26, self._cable, CAPTION_PX, "text_soft")
+        self._write(painter, look, middle, y - 6 - look.px(20), self._cable, CAPTION_PX, "text_soft")
 
     def _write(
         self,
@@ -117,9 +119,9 @@ class ComputersPicture(QWidget):
     ) -> None:
         painter.setFont(look.font(px, strong=strong))
         painter.setPen(look.colour(colour))
-        room = 220
+        room = look.px(220)
         short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room)
-        painter.drawText(QRectF(x - room / 2, y, room, px + 8), Qt.AlignmentFlag.AlignCenter, short)
+        painter.drawText(QRectF(x - room / 2, y, room, look.px(px + 8)), Qt.AlignmentFlag.AlignCenter, short)
 
 
 class SystemQuestionPicture(QWidget):

@@ -45,9 +45,6 @@ class Guide(Protocol):
     def refresh(self) -> None:
         """The step's buttons are to be looked at again."""
 
-    def rest(self) -> None:
-        """Nothing in the step has the focus any more; Enter is the main button."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:

@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import BatonError, HostError, InvalidRequest, PeerError, PeerLost, ProtocolError
 from engine.node.engines import Engines, LoadedEngine
@@ -58,7 +58,10 @@ _CONNECT_TIMEOUT_S = 2.0
 # A process that has ended is noticed at once.
 _NOTICED_WITHIN_S = 1.0
 
-# Of a model's name in the list of recent requests: a client may send whatever it likes.
+# In a request's scope: the list of recent requests knows of it.
+_IS_WATCHED = "baton.is_watched"
+
+# Of a model's name or a path in the list of recent requests: a client may send whatever it likes.
 _MAX_SHOWN_CHARS = 200
 
 # Headers that speak of one connection only, or that are made anew.
@@ -154,7 +157,10 @@ class Front:
                 *(Route(path, passing, methods=["POST"]) for path in _MODEL_PATHS),
                 *(Route(path, passing) for path in _ENGINE_PATHS),
             ],
-            middleware=[Middleware(Guard, settings=self._settings, keys=self._keys)],
+            middleware=[
+                Middleware(_TurnedAway, recent=self._recent),
+                Middleware(Guard, settings=self._settings, keys=self._keys),
+            ],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         app.state.exchanges = Exchanges()
@@ -213,6 +219,7 @@ class Front:
         )
         watch = None
         if ask.method == "POST":
+            request.scope[_IS_WATCHED] = True
             watch = self._recent.begin(ask.method, request.scope["path"], (model or "")[:_MAX_SHOWN_CHARS])
         return _Passing(self._ask, ask, request.app.state.exchanges, watch)
 
@@ -310,6 +317,28 @@ class Front:
                 yield part
         finally:
             await answer.close()
+
+
+class _TurnedAway:
+    """ASGI middleware: the list of recent requests has those as well that got no further than the door, as without
+    the key, or for something that there is not."""
+
+    def __init__(self, app: ASGIApp, recent: RecentRequests) -> None:
+        self._app, self._recent = app, recent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_noting(message: Message) -> None:
+            if (
+                message["type"] == "http.response.start"
+                and message["status"] >= 400
+                and _IS_WATCHED not in scope
+            ):
+                watch = self._recent.begin(scope["method"], scope["path"][:_MAX_SHOWN_CHARS], "")
+                watch.end(Stage.FAILED, message["status"])
+            await send(message)
+
+        is_asking = scope["type"] == "http" and scope["method"] == "POST"
+        await self._app(scope, receive, send_noting if is_asking else send)
 
 
 class _EngineAnswer:

@@ -148,14 +148,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="take the scenes of one file alone")
     parser.add_argument("--chosen", type=Path, help="the folder for those that are shown in the README")
+    parser.add_argument("--text", type=float, default=1.0, help="how much larger than usual text is")
     parser.add_argument("--theme", choices=[theme.value for theme in THEMES], help="take one theme alone")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     if args.theme is not None:
-        take(args.folder, Theme(args.theme), args.only)
+        take(args.folder, Theme(args.theme), args.only, args.text)
         return
     # Each in a process of its own: a change of theme costs more than all else.
-    words = [sys.executable, "-m", "tests.app.screenshots", str(args.folder), "--only", args.only]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.app.screenshots",
+        str(args.folder),
+        "--only",
+        args.only,
+        "--text",
+        str(args.text),
+    ]
     taking = [subprocess.Popen([*words, "--theme", theme.value]) for theme in THEMES]
     if any([process.wait() for process in taking]):
         sys.exit("not all pictures could be taken")
@@ -163,11 +173,11 @@ def main() -> None:
         keep_chosen(args.folder, args.chosen)
 
 
-def take(folder: Path, theme: Theme, only: str) -> None:
+def take(folder: Path, theme: Theme, only: str, text: float) -> None:
     still_clock()
     application = QApplication([])
     application.setCursorFlashTime(0)
-    look = Look(application, family=_FONT if _FONT in QFontDatabase.families() else "")
+    look = Look(application, family=_FONT if _FONT in QFontDatabase.families() else "", scale=text)
     look.set_theme(theme)
     # by itself the window shows code without colours until they are known
     for language in ("bash", "python"):

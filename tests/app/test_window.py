@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QAccessible, QAccessibleInterface
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app import state
+from app.node.faults import AppError, NodeGone
 from app.node.starter import start_node
 from app.pages.catalogue import PAGES
 from app.state import NodePresence
@@ -22,6 +25,7 @@ from tests.app.telemetry.timelines import ASKED_S, Handoff, snapshot
 from tests.app.two_computers import (
     MODEL,
     SLOW_START,
+    Shell,
     another,
     link,
     parts_of,
@@ -136,6 +140,36 @@ def test_no_part_of_a_page_is_a_window_for_a_moment(look: object, qapp: QApplica
     assert windows.shown == ["MainWindow"]
 
 
+def nameless(told: QAccessibleInterface) -> Iterator[str]:
+    """What can have the focus, is seen, and would be read aloud as nothing."""
+    if told.state().invisible:
+        return
+    if told.state().focusable and not told.text(QAccessible.Text.Name).strip():
+        yield f"{told.role().name} {type(told.object()).__name__}"
+    for index in range(told.childCount()):
+        yield from nameless(told.child(index))
+
+
+def test_all_that_can_have_the_focus_is_read_aloud(look: object, qapp: QApplication, tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {}
+    with two_computers(tmp_path) as context:
+        pretend(context, settings=settings())
+        window = MainWindow(context, PAGES)
+        window.resize(1280, 800)
+        window.show()
+        for name in PAGES:
+            window.go(name)
+            qapp.processEvents()
+            found[name] = list(nameless(QAccessible.queryAccessibleInterface(window)))
+        window.go("chat")
+        navigation = button(window, "Chat")
+        assert QAccessible.queryAccessibleInterface(navigation).role() is QAccessible.Role.RadioButton
+        window.hide()
+        window.end()
+        window.deleteLater()
+    assert found == {name: [] for name in PAGES}
+
+
 def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path: Path) -> None:
     """And to no other button, which the next Enter would press. Tab goes back to it."""
     with two_computers(tmp_path) as context:
@@ -159,6 +193,17 @@ def test_a_button_that_goes_leaves_the_focus_to_the_page(look: object, tmp_path:
         window.hide()
         window.end()
         window.deleteLater()
+
+
+def test_an_error_of_a_node_that_has_gone_is_left_to_the_banner(look: object, tmp_path: Path) -> None:
+    with two_computers(tmp_path) as context:
+        assert isinstance(context.shell, Shell)
+        context.tell(NodeGone("It does not answer."))
+        assert context.shell.said == []
+        context.tell(AppError("That is no file."))
+        context.client.look = lambda: True  # type: ignore[method-assign]
+        context.tell(NodeGone("It has stopped answering."))
+        assert context.shell.said == ["That is no file.", "It has stopped answering."]
 
 
 def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) -> None:

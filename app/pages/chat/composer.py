@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import (
-    QCoreApplication,
     QEvent,
     QKeyCombination,
     QMimeData,
@@ -28,7 +27,7 @@ from PySide6.QtGui import (
     QPaintEvent,
     QTextOption,
 )
-from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QScrollArea, QSizePolicy, QWidget
 
 from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
@@ -41,6 +40,7 @@ from app.widgets.basics import Button, Icon, Text, column, row, set_property
 from app.widgets.controls import Menu
 from app.widgets.feedback import Meter
 from app.widgets.flow import Flow
+from app.words import translate
 
 _MAX_LINES = 10
 _PASTE_INLINE = QKeyCombination(
@@ -50,6 +50,9 @@ _NAME_CHARS = 28
 
 _ARROW = 12
 _PICKER_LEAST = 64
+
+# Of the attached files: three lines, and the beginning of a fourth where there are more.
+_FILES_HEIGHT = 116
 
 
 class Composer(QFrame):
@@ -74,14 +77,15 @@ class Composer(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("kind", "card")
+        self.setProperty("tone", "input")
         self.text = _MessageEdit()
         self.text.submitted.connect(self._send)
         self.text.textChanged.connect(self.edited)
         self.text.textChanged.connect(self._show_button)
         self.text.files_given.connect(self.files_given)
         self.text.text_given.connect(self.text_given)
-        self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else ""))
-        self._files = Flow()
+        self.text.focused.connect(lambda focused: set_property(self, "tone", "local" if focused else "input"))
+        self._files = _Files()
         self._files.hide()
         self._n_reading = 0
         self._has_files = self._is_answering = False
@@ -263,6 +267,52 @@ class _MessageEdit(QPlainTextEdit):
         menu.aboutToHide.connect(menu.deleteLater)
 
 
+class _Files(QScrollArea):
+    """The attached files, as high as their lines up to a few; more of them are scrolled, so that the message keeps its
+    place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flow = Flow()
+        self.setWidget(self._flow)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._flow.setObjectName("scrolled")
+        self.setAccessibleName(self.tr("Attached files"))
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Minimum)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+        self._n_shown = 0
+        self.verticalScrollBar().rangeChanged.connect(self._on_range)
+        self._follows = False
+
+    def show_parts(self, parts: Sequence[QWidget]) -> None:
+        """The last of them is seen where there are more than before."""
+        self._follows = len(parts) > self._n_shown
+        self._n_shown = len(parts)
+        self._flow.show_parts(parts)
+        self.updateGeometry()
+
+    def _on_range(self, _: int, end: int) -> None:
+        if self._follows:
+            self.verticalScrollBar().setValue(end)
+
+    def hasHeightForWidth(self) -> bool:
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        return min(self._flow.heightForWidth(width), current_look().px(_FILES_HEIGHT))
+
+    def sizeHint(self) -> QSize:
+        hint = self._flow.sizeHint()
+        return QSize(hint.width(), min(hint.height(), current_look().px(_FILES_HEIGHT)))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, self.sizeHint().height())
+
+
 class FileChip(QFrame):
     """An attached file: its name, its size in tokens, and a cross; and what puts it in the message."""
 
@@ -319,10 +369,10 @@ class _Picker(Button):
     def sizeHint(self) -> QSize:
         width = QFontMetrics(self._font()).horizontalAdvance(self._words)
         # Letters of some fonts reach over what they are said to take.
-        return QSize(width + 2 * SMALL + 2 * TINY + _ARROW, CONTROL_HEIGHT)
+        return QSize(width + 2 * SMALL + 2 * TINY + _ARROW, current_look().px(CONTROL_HEIGHT))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(min(_PICKER_LEAST, self.sizeHint().width()), CONTROL_HEIGHT)
+        return QSize(min(_PICKER_LEAST, self.sizeHint().width()), current_look().px(CONTROL_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
@@ -483,7 +533,7 @@ def files_in(data: QMimeData) -> list[Path]:
 def size_words(file: File) -> str:
     """In tokens where they were counted, else in bytes."""
     if file.n_tokens is not None:
-        return QCoreApplication.translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
+        return translate("Files", "{} tokens").format(f"{file.n_tokens:,}")
     if file.n_bytes >= 1000:
-        return f"{file.n_bytes / 1000:,.0f} kB"
-    return QCoreApplication.translate("Files", "{} bytes").format(file.n_bytes)
+        return translate("Files", "{} kB").format(f"{file.n_bytes / 1000:,.0f}")
+    return translate("Files", "{} bytes").format(file.n_bytes)

@@ -159,7 +159,7 @@ class _Delegate(QStyledItemDelegate):
         self.menu_open_at = ""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
-        return QSize(WIDTH, _FOUND_HEIGHT if self.is_found else _ROW_HEIGHT)
+        return QSize(WIDTH, current_look().px(_FOUND_HEIGHT if self.is_found else _ROW_HEIGHT))
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         painter.save()
@@ -226,7 +226,7 @@ class _Delegate(QStyledItemDelegate):
 
     def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, index: _Index) -> None:
         rect = option.rect.adjusted(SMALL, 0, -SMALL, 0)
-        rect.setHeight(_ROW_HEIGHT)
+        rect.setHeight(current_look().px(_ROW_HEIGHT))
         editor.setGeometry(rect)
 
 
@@ -323,7 +323,7 @@ class ConversationPane(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("kind", "sidebar")
-        self.setFixedWidth(WIDTH)
+        self.setFixedWidth(current_look().px(WIDTH))
         self.model = ConversationModel()
         self.model.renamed.connect(self.renamed)
         self.search = _Search(self.tr("Search"), name=self.tr("Search conversations"))

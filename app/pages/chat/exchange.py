@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from PySide6.QtCore import QCoreApplication, QObject, Signal
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.chats.faults import BadFile
@@ -16,6 +16,7 @@ from app.chats.model import Chat
 from app.chats.store import Store
 from app.chats.transfer import from_json, read_export, to_json, to_markdown
 from app.context import Context
+from app.words import translate
 
 
 class Exchange(QObject):
@@ -45,11 +46,12 @@ class Exchange(QObject):
         safe = "".join(letter if letter.isalnum() or letter in " -_" else " " for letter in name).strip()
         safe = safe or self.tr("Conversation")
         json_kind = self.tr("JSON, to import again (*.json)")
+        markdown_kind = self.tr("Markdown, to read (*.md)")
         chosen, kind = QFileDialog.getSaveFileName(
             self._over,
             self.tr("Export"),
             f"{safe}.json",
-            f"{json_kind};;{self.tr('Markdown, to read (*.md)')}",
+            f"{json_kind};;{markdown_kind}",
         )
         if not chosen:
             return
@@ -102,7 +104,5 @@ def _write(path: Path, write: Callable[[Sequence[Chat]], str], chats: Sequence[C
     except OSError as error:
         with suppress(OSError):
             unfinished.unlink()
-        words = QCoreApplication.translate(
-            "Exchange", "{file} cannot be written: {fault}. Choose another folder."
-        )
+        words = translate("Exchange", "{file} cannot be written: {fault}. Choose another folder.")
         raise BadFile(words.format(file=path, fault=error.strerror)) from error

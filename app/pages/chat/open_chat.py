@@ -6,7 +6,7 @@ On the GUI thread. It goes on answering when another conversation is looked at.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ _LONG_S = 15.0
 class OpenChat(QObject):
     """Signals carry what the transcript has to show: a Shown, a message's id, or pieces of its text.
 
-    `n_reading` files are being read for its draft.
+    `n_reading` files are being read for its draft. `is_over`: it was closed.
     """
 
     reset = Signal()
@@ -60,12 +60,12 @@ class OpenChat(QObject):
         self._asked_at = 0.0
         self._asks_again = False
         self._unkept: list[str] = []
-        self._is_over = False
+        self.is_over = False
 
     def end(self) -> None:
         """It is closed; what is still being kept for it says nothing here any more, and what could not be is left to
         the keeper, which tries again."""
-        self._is_over = True
+        self.is_over = True
         self._leave_to_keeper(self._unkept)
         self.deleteLater()
 
@@ -137,8 +137,9 @@ class OpenChat(QObject):
             self._answer_anew(parent, [])
             self.reset.emit()
 
-    def edit(self, message_id: str, text: str) -> None:
-        """Another question beside that one, which is asked; an answer is changed in its place."""
+    def edit(self, message_id: str, text: str, kept: Collection[int]) -> None:
+        """Another question beside that one, which is asked, with those of its files that have their places in `kept`;
+        an answer is changed in its place."""
         if not self._may_ask(message_id):
             return
         message = self.tree[message_id]
@@ -146,7 +147,7 @@ class OpenChat(QObject):
             self._keep_answer(self.tree.change(message_id, text=text))
             self.replaced.emit(self._shown(self.tree[message_id]))
             return
-        files = tuple(replace(file, id=new_id()) for file in message.files)
+        files = tuple(replace(file, id=new_id()) for at, file in enumerate(message.files) if at in kept)
         asked = self._message("user", message.parent, text=text, files=files)
         self.tree.add(asked)
         self._answer_anew(asked.id, [asked])
@@ -312,14 +313,14 @@ class OpenChat(QObject):
         kept = [self.tree[one] for one in tried if one in self.tree]
 
         def on_error(error: AppError) -> None:
-            if self._is_over:
+            if self.is_over:
                 self._leave_to_keeper(tried)
             else:
                 self._unkept = [*tried, *self._unkept]
                 self._context.tell(error)
 
         def on_kept(_: object) -> None:
-            if not self._is_over:
+            if not self.is_over:
                 self.listed_changed.emit()
 
         self._context.bridge.run(self._keeper.do(Store.add, self.id, *kept), on_kept, on_error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
@@ -18,22 +17,21 @@ from PySide6.QtGui import (
     QResizeEvent,
     QShortcut,
 )
-from PySide6.QtWidgets import QFileDialog, QStackedWidget, QWidget
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.bridge import Job
 from app.chats import models as chat_models
-from app.chats.attaching import MAX_INLINE_CHARS, pasted_file, read_file
-from app.chats.counting import count_tokens
-from app.chats.faults import BadFile
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
-from app.chats.model import Chat, File, Found, Listed, Preset
+from app.chats.model import Chat, Found, Listed, Preset
 from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
 from app.context import Context, is_there
+from app.look.look import current_look
 from app.look.measures import ANSWER_WIDTH, HUGE, LARGE, SMALL
 from app.node.faults import AppError
+from app.pages.chat.attachments import Attachments
 from app.pages.chat.composer import Composer, files_in
 from app.pages.chat.conversations import ConversationPane
 from app.pages.chat.exchange import Exchange
@@ -68,7 +66,6 @@ class ChatPage(Page):
         self._presets: list[Preset] = all_presets(())
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
-        self._can_inline: set[str] = set()
         self.is_ready = False
         self._fault = ""
         self._searching: Job | None = None
@@ -80,6 +77,9 @@ class ChatPage(Page):
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
         self._exchange = Exchange(context, self._keeper, self)
+        self._attachments = Attachments(
+            context, self._composer, lambda: self._chat, lambda: self._model, self
+        )
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
         self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
@@ -101,7 +101,7 @@ class ChatPage(Page):
         self._settings.hide()
         writing = QWidget()
         writing.setLayout(column(self._loading, self._composer, spacing=SMALL))
-        writing.setMaximumWidth(ANSWER_WIDTH + 2 * LARGE)
+        writing.setMaximumWidth(current_look().px(ANSWER_WIDTH) + 2 * LARGE)
         around = row(spacing=0)
         around.addStretch(1)
         around.addWidget(writing, 1000)
@@ -130,14 +130,11 @@ class ChatPage(Page):
         pane.export_all_wanted.connect(self._exchange.export_all)
         pane.import_wanted.connect(self._exchange.ask_import)
         self._exchange.imported.connect(self._refresh)
+        self._attachments.changed.connect(self._show_fields)
+        self._attachments.read.connect(self._on_busy)
         composer.sent.connect(self._send)
         composer.stopped.connect(lambda: self._chat.stop())
         composer.edited.connect(self._on_typed)
-        composer.attach_wanted.connect(self._ask_files)
-        composer.files_given.connect(self.attach)
-        composer.text_given.connect(self.attach_text)
-        composer.file_removed.connect(self._remove_file)
-        composer.file_inlined.connect(self._put_inline)
         composer.settings_toggled.connect(self._show_settings)
         composer.model_chosen.connect(self._choose_model)
         composer.more_models_wanted.connect(lambda: self.context.shell.go("models"))
@@ -145,7 +142,7 @@ class ChatPage(Page):
         composer.preset.edit_wanted.connect(self._edit_instructions)
         transcript.regenerate.connect(lambda id_: self._ask_again(self._chat.regenerate, id_))
         transcript.continue_answer.connect(lambda id_: self._ask_again(self._chat.continue_answer, id_))
-        transcript.edited.connect(lambda id_, text: self._chat.edit(id_, text))
+        transcript.edited.connect(lambda id_, text, kept: self._chat.edit(id_, text, kept))
         transcript.branch.connect(lambda id_, step: self._chat.turn(id_, step))
         transcript.answer_here.connect(lambda id_: self._chat.answer_here(id_))
         transcript.delete.connect(self._delete_message)
@@ -262,6 +259,10 @@ class ChatPage(Page):
         return self._composer
 
     @property
+    def attachments(self) -> Attachments:
+        return self._attachments
+
+    @property
     def settings(self) -> ChatSettings:
         return self._settings
 
@@ -342,7 +343,9 @@ class ChatPage(Page):
         self._composer.preset.show_presets(
             [preset.name for preset in self._presets], name, is_own=bool(conversation.system.strip())
         )
-        self._composer.show_files(conversation.draft_files, self._chat.n_reading, self._can_inline)
+        self._composer.show_files(
+            conversation.draft_files, self._chat.n_reading, self._attachments.can_inline
+        )
         self._settings.show_system(conversation.system)
         self._settings.show_sampling(conversation.sampling)
         self._show_models()
@@ -493,7 +496,7 @@ class ChatPage(Page):
 
     def _begin_with_file(self, text: str) -> None:
         self._begin(text)
-        self._ask_files()
+        self._attachments.ask()
 
     def _choose_preset(self, name: str) -> None:
         self._chat.change(system=next((one.system for one in self._presets if one.name == name), ""))
@@ -526,90 +529,11 @@ class ChatPage(Page):
         self._make_room()
 
     def _make_room(self) -> None:
-        self._pane.setVisible(not (self._settings.isVisibleTo(self) and self.width() < _NARROW))
+        self._pane.setVisible(
+            not (self._settings.isVisibleTo(self) and self.width() < current_look().px(_NARROW))
+        )
 
     # Files.
-
-    def _ask_files(self) -> None:
-        names, _ = QFileDialog.getOpenFileNames(
-            self, self.tr("Attach files"), "", self.tr("Text and PDF files (*);;PDF files (*.pdf)")
-        )
-        self.attach([Path(name) for name in names])
-
-    def attach(self, paths: Sequence[Path]) -> None:
-        """Read them and put them beside the draft; what cannot be read is said, of all of them at once."""
-        faults: list[str] = []
-        left = list(paths)
-
-        def over(path: Path, fault: str) -> None:
-            left.remove(path)
-            faults.extend([fault] if fault else ())
-            if faults and not left:
-                self.context.shell.toast("\n".join(faults))
-
-        for path in paths:
-            self._read_file(self._chat, path, lambda fault, path=path: over(path, fault))  # type: ignore[misc]
-
-    def attach_text(self, text: str) -> None:
-        """Put a long text beside the draft that was pasted into it; a click has it in the message instead."""
-        chat, files = self._chat, self._chat.conversation.draft_files
-        try:
-            file = pasted_file(text, self.tr("Pasted text"), [one.name for one in files])
-        except BadFile as error:
-            self.context.tell(error)
-            return
-        chat.change_draft_files([*files, file])
-        self._count(chat, file)
-        if len(text) <= MAX_INLINE_CHARS:
-            self._can_inline.add(file.id)
-        self._show_fields()
-
-    def _put_inline(self, file_id: str) -> None:
-        file = next((one for one in self._chat.conversation.draft_files if one.id == file_id), None)
-        if file is not None:
-            self._remove_file(file_id)
-            self._composer.text.insertPlainText(file.text)
-            self._composer.text.setFocus()
-
-    def _read_file(self, chat: OpenChat, path: Path, on_over: Callable[[str], object]) -> None:
-        """`on_over` is told "", or why the file cannot be attached."""
-
-        def done(file: File | None) -> None:
-            chat.n_reading -= 1
-            if file is not None:
-                chat.change_draft_files([*chat.conversation.draft_files, file])
-                self._count(chat, file)
-            self._on_busy(chat)
-            self._show_fields()
-
-        def succeed(file: File) -> None:
-            done(file)
-            on_over("")
-
-        def fail(error: AppError) -> None:
-            done(None)
-            on_over(str(error))
-
-        chat.n_reading += 1
-        self._show_fields()
-        self.context.bridge.run(asyncio.to_thread(read_file, path), succeed, fail)
-
-    def _count(self, chat: OpenChat, file: File) -> None:
-        """Ask the model's own tokenizer how large it is. Without a model its size in bytes stands there."""
-        if not (model := self._model):
-            return
-
-        def show(n_tokens: int) -> None:
-            files = chat.conversation.draft_files
-            if file in files and self._open.get(chat.id) is chat:
-                counted = replace(file, n_tokens=n_tokens)
-                chat.change_draft_files([counted if one == file else one for one in files])
-
-        self.context.bridge.run(count_tokens(self.context.client, model, file.text), show, lambda error: None)
-
-    def _remove_file(self, file_id: str) -> None:
-        files = self._chat.conversation.draft_files
-        self._chat.change_draft_files([file for file in files if file.id != file_id])
 
     def show_drop_hint(self, visible: bool) -> None:
         self._hint.setVisible(visible)
@@ -625,7 +549,7 @@ class ChatPage(Page):
     def dropEvent(self, event: QDropEvent) -> None:
         self.show_drop_hint(False)
         event.acceptProposedAction()
-        self.attach(files_in(event.mimeData()))
+        self._attachments.attach(files_in(event.mimeData()))
         self._composer.text.setFocus()
 
     # The list.
@@ -719,7 +643,7 @@ class _LoadingLine(QWidget):
         super().__init__()
         self._words = Text(size="caption", tone="soft")
         self._meter = Meter(4)
-        self._meter.setFixedWidth(120)
+        self._meter.setFixedWidth(current_look().px(120))
         self.setLayout(row(self._words, self._meter, None, spacing=SMALL))
         self.hide()
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from PySide6.QtCore import QCoreApplication, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFrame, QLineEdit, QPlainTextEdit, QSlider, QSpinBox, QWidget
 
 from app.chats.model import Preset, Sampling
 from app.chats.sampling import SETTINGS, Setting
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Line, Scrolled, Text, column, row
+from app.words import translate
 
 WIDTH = 300
 
@@ -31,7 +33,7 @@ class ChatSettings(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("kind", "panel")
-        self.setFixedWidth(WIDTH)
+        self.setFixedWidth(current_look().px(WIDTH))
         self._sampling = Sampling()
         self._presets: Sequence[Preset] = ()
         self._own: frozenset[str] = frozenset()
@@ -39,7 +41,7 @@ class ChatSettings(QFrame):
         self.system.setAccessibleName(self.tr("Instructions"))
         self.system.setPlaceholderText(self.tr("You are a careful helper. Answer shortly."))
         self.system.setTabChangesFocus(True)
-        self.system.setFixedHeight(112)
+        self.system.setFixedHeight(current_look().px(112))
         self._typed = QTimer(self, singleShot=True, interval=_TYPED_MS)
         self._typed.timeout.connect(lambda: self.system_changed.emit(self.system.toPlainText()))
         self.system.textChanged.connect(self._on_typed)
@@ -156,7 +158,7 @@ class _SettingRow(QWidget):
                 self.box.setSpecialValueText(none)
         self.box.setAccessibleName(name)
         self.box.setAccessibleDescription(sentence)
-        self.box.setFixedWidth(92)
+        self.box.setFixedWidth(current_look().px(92))
         self.box.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.box.setKeyboardTracking(False)
         self.box.valueChanged.connect(self._on_typed)
@@ -203,31 +205,31 @@ def _words(name: str) -> tuple[str, str]:
     """What a setting is called, and what it does, in a line."""
     return {
         "temperature": (
-            QCoreApplication.translate("Sampling", "Temperature"),
-            QCoreApplication.translate("Sampling", "0 takes the likeliest, more is bolder."),
+            translate("Sampling", "Temperature"),
+            translate("Sampling", "0 takes the likeliest, more is bolder."),
         ),
         "top_p": (
-            QCoreApplication.translate("Sampling", "Top-p"),
-            QCoreApplication.translate("Sampling", "The likeliest words up to this share."),
+            translate("Sampling", "Top-p"),
+            translate("Sampling", "The likeliest words up to this share."),
         ),
         "top_k": (
-            QCoreApplication.translate("Sampling", "Top-k"),
-            QCoreApplication.translate("Sampling", "So many of the likeliest; 0 is all."),
+            translate("Sampling", "Top-k"),
+            translate("Sampling", "So many of the likeliest; 0 is all."),
         ),
         "min_p": (
-            QCoreApplication.translate("Sampling", "Min-p"),
-            QCoreApplication.translate("Sampling", "Drops words far below the likeliest."),
+            translate("Sampling", "Min-p"),
+            translate("Sampling", "Drops words far below the likeliest."),
         ),
         "repeat_penalty": (
-            QCoreApplication.translate("Sampling", "Repeat penalty"),
-            QCoreApplication.translate("Sampling", "Over 1, words just used come less."),
+            translate("Sampling", "Repeat penalty"),
+            translate("Sampling", "Over 1, words just used come less."),
         ),
         "max_tokens": (
-            QCoreApplication.translate("Sampling", "Longest answer"),
-            QCoreApplication.translate("Sampling", "In tokens. Else the context is the limit."),
+            translate("Sampling", "Longest answer"),
+            translate("Sampling", "In tokens. Else the context is the limit."),
         ),
         "seed": (
-            QCoreApplication.translate("Sampling", "Seed"),
-            QCoreApplication.translate("Sampling", "The same number, the same answer."),
+            translate("Sampling", "Seed"),
+            translate("Sampling", "The same number, the same answer."),
         ),
     }[name]

@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QStackedWidget, QWidget
 
 from app.chats.models import Share
+from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.widgets.basics import Button, Icon, Text, column, row
 from app.widgets.feedback import Action, EmptyState
@@ -34,7 +35,7 @@ class Welcome(QStackedWidget):
         cards = QWidget()
         cards.setLayout(grid)
         grid.setContentsMargins(0, 0, 0, 0)
-        cards.setMaximumWidth(560)
+        cards.setMaximumWidth(current_look().px(560))
         cards.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         around = row(spacing=0)
         around.addStretch(1)

@@ -11,6 +11,7 @@ from PySide6.QtGui import QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QDialog, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
 from app.context import Context, is_there
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.node.faults import AppError
 from app.node.link_report import Check, about, checks
@@ -105,7 +106,7 @@ class ClusterPage(Page):
         self._unpair = Button(self.tr("Unpair"), self._on_unpair, kind="quiet")
         self._paired = Text(size="caption", tone="faint")
         foot = row(self._paired, None, self._unpair, spacing=SMALL)
-        self._body = body = Scrolled(width=_WIDTH, margin=24, spacing=LARGE)
+        self._body = body = Scrolled(width=current_look().px(_WIDTH), margin=24, spacing=LARGE)
         body.column.addWidget(self._picture)
         body.column.addWidget(self._away)
         body.column.addLayout(self._ends)
@@ -150,7 +151,7 @@ class ClusterPage(Page):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        narrow = self.width() < _NARROW
+        narrow = self.width() < current_look().px(_NARROW)
         self._trials.setDirection(
             QBoxLayout.Direction.TopToBottom if narrow else QBoxLayout.Direction.LeftToRight
         )

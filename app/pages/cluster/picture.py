@@ -183,7 +183,8 @@ class ClusterPicture(QWidget):
         self._timer.stop()
 
     def resizeEvent(self, event: QEvent) -> None:
-        width = max(220, min(300, round(self.width() * 0.34)))
+        look = current_look()
+        width = max(look.px(220), min(look.px(300), round(self.width() * 0.34)))
         for card in (self.here, self.peer):
             card.setFixedWidth(width)
 

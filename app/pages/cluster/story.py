@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from app.node.link_report import about
 from app.telemetry import figures
+from app.words import translate
 
 # An engine that ended is told of for so long once another runs in its place.
 _TOLD_FOR_S = 600.0
@@ -91,7 +92,7 @@ class Story:
 
     @property
     def here_name(self) -> str:
-        return str(self.node.get("name") or "this computer")
+        return str(self.node.get("name") or translate("Cluster", "this computer"))
 
     @property
     def peer_name(self) -> str:
@@ -134,7 +135,14 @@ class Story:
 
     def here(self) -> Computer:
         if not self.is_running:
-            return self._computer(self.here_id, self.here_name, "local", "", "Baton is not running", "danger")
+            return self._computer(
+                self.here_id,
+                self.here_name,
+                "local",
+                "",
+                translate("Cluster", "Baton is not running"),
+                "danger",
+            )
         engine = next((each for each in self._engines if each["model"] == self.model), None)
         worker = next((each for each in self._workers if each["model"] == self.model), None)
         state, tone = _state_of(engine or worker)
@@ -159,21 +167,21 @@ class Story:
             return Cable(is_up=True)
         speed = ceiling["local_speed_mbps"]
         words = [
-            f"{speed / 1000:g} Gb/s" if speed and speed >= 1000 else f"{speed} Mb/s" if speed else "",
-            f"MTU {ceiling['path_mtu'] or ceiling['local_mtu']}",
-            f"{ceiling['round_trip_ms']:.1f} ms" if ceiling["round_trip_ms"] is not None else "",
+            figures.link_speed(speed) if speed else "",
+            translate("Cluster", "MTU {}").format(ceiling["path_mtu"] or ceiling["local_mtu"]),
+            figures.duration(ceiling["round_trip_ms"]) if ceiling["round_trip_ms"] is not None else "",
         ]
         gbps = min(ceiling["send_gbps"], ceiling["receive_gbps"])
-        return Cable(is_up=True, about=" · ".join(filter(None, words)), carries=f"{gbps:.1f} Gb/s")
+        return Cable(is_up=True, about=" · ".join(filter(None, words)), carries=figures.rate(gbps * 1e9 / 8))
 
     def away(self) -> str:
         """What to know of a peer that is away: since when, and why as far as that is known. "" while it is there."""
         if self._peer is None or self.is_peer_there or not self.is_running:
             return ""
         since = figures.passed(self._now_s - self._peer["since"])
+        words = translate("Cluster", "{0} has been away for {1}.").format(self.peer_name, since)
         why = about(self._peer["note"], self.peer_name)
-        why = f" {why}" if why else ""
-        return f"{self.peer_name} has been away for {since}.{why}"
+        return f"{words} {why}" if why else words
 
     def crashes(self) -> list[Crash]:
         """The latest end of each engine and worker here that is down, or was lately; the newest first."""
@@ -210,7 +218,9 @@ class Story:
         memory, used = "", None
         if host is not None and self.is_running:
             total, free = host["memory_bytes"], host["free_bytes"]
-            memory = f"{figures.memory(free)} of {figures.memory(total)} free"
+            memory = translate("Cluster", "{0} of {1} free").format(
+                figures.memory(free), figures.memory(total)
+            )
             used = 1 - free / total if total else None
         return Computer(
             name=name,
@@ -231,12 +241,18 @@ class Story:
         if not self.is_running:
             return ""
         if not self.is_peer_there:
-            return "answers alone" if self._peer and node_id == self.here_id else ""
+            return translate("Cluster", "answers alone") if self._peer and node_id == self.here_id else ""
         if agreed is None:
             return ""
         if agreed["decode"] == node_id:
-            return "decodes" if agreed["prefill"] else "answers alone"
-        return "prefills" if agreed["prefill"] == node_id else "stands by"
+            return (
+                translate("Cluster", "decodes")
+                if agreed["prefill"]
+                else translate("Cluster", "answers alone")
+            )
+        if agreed["prefill"] == node_id:
+            return translate("Cluster", "prefills")
+        return translate("Cluster", "stands by")
 
     def _peer_model(self) -> str:
         host = self._hosts.get(self.peer_id)
@@ -246,30 +262,35 @@ class Story:
     def _peer_state(self) -> tuple[str, str]:
         assert self._peer is not None
         if not self.is_running:
-            return "not known now", ""
+            return translate("Cluster", "not known now"), ""
         if not self.is_peer_there:
-            return f"away for {figures.passed(self._now_s - self._peer['since'])}", "warning"
+            since = figures.passed(self._now_s - self._peer["since"])
+            return translate("Cluster", "away for {}").format(since), "warning"
         if self.is_joined:
-            return "ready", "local"
+            return translate("Cluster", "ready"), "local"
         if note := self.note_of_join():
             return note, "warning"
-        return ("connected, no model loaded" if not self._peer_model() else "connected"), "local"
+        if self._peer_model():
+            return translate("Cluster", "connected"), "local"
+        return translate("Cluster", "connected, no model loaded"), "local"
 
 
 def _state_of(process: dict[str, Any] | None) -> tuple[str, str]:
     """Of an engine or a worker, in a few words."""
     if process is None:
-        return "no model loaded", ""
+        return translate("Cluster", "no model loaded"), ""
     match process["state"]:
         case "ready":
             n_active = process.get("active", 0)
-            return (
-                f"answering {n_active} requests" if n_active > 1 else "answering" if n_active else "ready"
-            ), "local"
+            if n_active > 1:
+                return translate("Cluster", "answering {} requests").format(n_active), "local"
+            return translate("Cluster", "answering") if n_active else translate("Cluster", "ready"), "local"
         case "starting":
             progress = process.get("progress", 0.0)
-            return (f"loads, {progress:.0%}" if progress else "loads"), "local"
+            if progress:
+                return translate("Cluster", "loads, {}").format(f"{progress:.0%}"), "local"
+            return translate("Cluster", "loads"), "local"
         case "waiting":
-            return "starts again", "warning"
+            return translate("Cluster", "starts again"), "warning"
         case _:
-            return "failed", "danger"
+            return translate("Cluster", "failed"), "danger"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QProgressBar, QWidget
 
 from app.bridge import Job
@@ -14,6 +14,7 @@ from app.look.measures import MEDIUM, SMALL
 from app.node.faults import AppError
 from app.telemetry import figures
 from app.widgets.basics import Button, Card, Text, column, row
+from app.words import QT_TRANSLATE_NOOP, translate
 
 # The parts of a probe in their order, as the node names them.
 _PARTS = tuple(
@@ -80,7 +81,7 @@ class LinkTrial(Card):
         self._words.set_tone("danger" if self._fault and not part else "soft")
         if part:
             self._bar.setValue(_PARTS.index(part) if part in _PARTS else len(_PARTS) - 1)
-            self._words.setText(self.tr("Measuring: {}.").format(QCoreApplication.translate("Probe", part)))
+            self._words.setText(self.tr("Measuring: {}.").format(translate("Probe", part)))
         elif self._fault:
             self._words.setText(self._fault)
         else:

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from app.amounts import size_text
 from app.bridge import Job
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM, SMALL, TINY
 from app.node.faults import AppError
 from app.pages.models.hub import Offer, Repository, catalogue_offers, file_offers, number_text
@@ -22,8 +23,10 @@ from app.widgets.basics import Button, Card, Icon, Line, Scrolled, Text, clear, 
 from app.widgets.controls import ChoosableRow, SearchField
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Tag
+from app.words import translate
 
-_WIDTH = 880
+# With the room around.
+WIDTH = 880
 
 
 class GetView(QWidget):
@@ -72,14 +75,14 @@ class GetView(QWidget):
             self._fault,
             self._warning,
             self._card,
-            width=_WIDTH,
+            width=current_look().px(WIDTH),
             margin=HUGE,
             spacing=MEDIUM,
         )
         self.scrolled.column.setContentsMargins(HUGE, MEDIUM, HUGE, HUGE)
         self.scrolled.column.addStretch(1)
         self.setLayout(column(self.scrolled))
-        self._begin(self.tr("To begin with"), "")
+        self.show_catalogue()
 
     def show_known(
         self,
@@ -166,7 +169,7 @@ class GetView(QWidget):
 
     def _show_repository(self, told: dict[str, Any]) -> None:
         repository = Repository.told(told)
-        about = _repository_words(self, repository)
+        about = _repository_words(repository)
         self._begin(repository.name, about, can_go_back=True)
         self._repository = told
         warnings = [f"{told['problem']}." if told["problem"] else ""]
@@ -252,7 +255,7 @@ class _RepositoryRow(ChoosableRow):
         super().__init__()
         self.left.connect(self._leave)
         owner, _, name = repository.name.partition("/")
-        words = _repository_words(self, repository)
+        words = _repository_words(repository)
         first = row(ElidedText(name, strong=True), spacing=SMALL)
         if repository.is_gated:
             first.addWidget(Tag(self.tr("asks to agree first"), "warning"))
@@ -333,13 +336,13 @@ class _OfferRow(QWidget):
         self._get.setAccessibleName(f"{word} {offer.name}")
 
 
-def _repository_words(widget: QWidget, repository: Repository) -> str:
+def _repository_words(repository: Repository) -> str:
     words = [
-        widget.tr("{} downloads").format(number_text(repository.downloads)),
-        widget.tr("{} likes").format(number_text(repository.likes)),
+        translate("Models", "{} downloads").format(number_text(repository.downloads)),
+        translate("Models", "{} likes").format(number_text(repository.likes)),
     ]
     if repository.updated:
-        words.append(widget.tr("updated {}").format(repository.updated))
+        words.append(translate("Models", "updated {}").format(repository.updated))
     return " · ".join(words)
 
 

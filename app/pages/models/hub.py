@@ -103,7 +103,7 @@ def _share(transit: Transit | None, *, is_here: bool) -> dict[str, Any]:
         return {"share": transit.done_bytes / total if total else 0.0, "is_running": True}
     if is_here:
         return {"share": 1.0}
-    if transit is not None and transit.total_bytes:
+    if transit is not None and transit.total_bytes and transit.done_bytes:
         return {"share": min(transit.done_bytes / transit.total_bytes, 0.99)}
     return {}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from PySide6.QtCore import QCoreApplication, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QGridLayout, QVBoxLayout, QWidget
 
 from app.amounts import memory_text, size_text
@@ -18,6 +18,7 @@ from app.pages.models.rows import ModelRow, count_text, tokens_text
 from app.widgets.basics import Button, Line, Scrolled, Text, clear, column, row
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Dot, Meter
+from app.words import translate
 
 # Of the types of a mix: those with less are told together.
 _SHOWN_TYPES = 4
@@ -243,5 +244,5 @@ def _share_text(share: float) -> str:
 
 def _bytes_text(n_bytes: int) -> str:
     if n_bytes >= 1024:
-        return f"{n_bytes / 1024:,.0f} KiB"
-    return QCoreApplication.translate("Files", "{} bytes").format(n_bytes)
+        return translate("Files", "{} KiB").format(f"{n_bytes / 1024:,.0f}")
+    return translate("Files", "{} bytes").format(n_bytes)

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QWidget
 
 from app.amounts import size_text
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM, SMALL, TINY
 from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
@@ -21,6 +22,8 @@ from app.widgets.controls import Menu, SearchField
 from app.widgets.feedback import Action, EmptyState
 
 _PANEL_WIDTH = 320
+# With the room around; in a wider window names would be far from their buttons.
+_LIST_WIDTH = 1168
 
 # With less room the panel takes the list's place.
 _BESIDE_FROM = 900
@@ -31,9 +34,10 @@ _Key = tuple[str, bool]
 class LibraryView(QWidget):
     """`asked_get` is sent when the user wants other models, `asked_import` for a file of theirs.
 
-    `asked_search` has words for which nothing is here.
+    `asked_search` has words for which nothing is here; `arranged` says that `reach` may be another.
     """
 
+    arranged = Signal()
     asked_get = Signal()
     asked_import = Signal()
     asked_search = Signal(str)
@@ -56,7 +60,7 @@ class LibraryView(QWidget):
         self.filter = SearchField(
             self.tr("Filter by name, architecture, quantisation"), name=self.tr("Filter models")
         )
-        self.filter.setMaximumWidth(360)
+        self.filter.setMaximumWidth(current_look().px(360))
         self.filter.textChanged.connect(self._show)
         self.order = _OrderButton()
         self.order.chosen.connect(self._show)
@@ -113,8 +117,7 @@ class LibraryView(QWidget):
         scrolled.column.addStretch(1)
         self._list = QWidget()
         self._list.setLayout(column(self._tools, scrolled, spacing=0))
-        around = QHBoxLayout(self)
-        around.setContentsMargins(0, 0, 0, 0)
+        self._around = around = QHBoxLayout(self)
         around.setSpacing(0)
         self._side = QWidget()
         self._side.setLayout(row(self.panel))
@@ -124,6 +127,11 @@ class LibraryView(QWidget):
         around.addWidget(self._empty, 1)
         self._empty.hide()
         self._list.hide()
+
+    @property
+    def reach(self) -> int:
+        """How wide it is at most, in the middle of its room."""
+        return _LIST_WIDTH + (_PANEL_WIDTH + HUGE if self._chosen is not None else 0)
 
     @property
     def rows(self) -> dict[_Key, LibraryRow]:
@@ -168,16 +176,19 @@ class LibraryView(QWidget):
 
     def _arrange(self) -> None:
         is_open = self._chosen is not None
-        is_beside = self.width() >= _BESIDE_FROM
+        is_beside = self.width() >= current_look().px(_BESIDE_FROM)
         has_models = bool(self._models)
         self._empty.setVisible(self._is_known and not has_models)
         self._list.setVisible(has_models and (is_beside or not is_open))
         self._side.setVisible(has_models and is_open)
         self.panel.setVisible(is_open)
+        room = (self.width() - self.reach) // 2 if has_models else 0
+        self._around.setContentsMargins(max(0, room), 0, max(0, room), 0)
+        self.arranged.emit()
         layout = self._side.layout()
         assert layout is not None
         if is_beside:
-            self._side.setFixedWidth(_PANEL_WIDTH + HUGE)
+            self._side.setFixedWidth(current_look().px(_PANEL_WIDTH) + HUGE)
             layout.setContentsMargins(0, MEDIUM, HUGE, HUGE)
         else:
             self._side.setMinimumWidth(0)

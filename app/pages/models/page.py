@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QDragLeaveEvent,
     QDropEvent,
     QKeySequence,
+    QResizeEvent,
     QShortcut,
     QShowEvent,
 )
@@ -23,13 +24,13 @@ from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLay
 from app.amounts import size_text
 from app.context import Context, is_there
 from app.look.measures import HUGE, MEDIUM
-from app.node.faults import AppError
+from app.node.faults import AppError, sentence
 from app.pages.models.bring import BringDialog, models_among
-from app.pages.models.get import GetView
+from app.pages.models.get import WIDTH, GetView
 from app.pages.models.library import LibraryView
 from app.pages.models.rows import Memory, ModelRow, State, memory_here, memory_there, rows_of
 from app.pages.models.transit_list import TransitList
-from app.pages.models.transits import Kind, Transit, sentence, transits_of
+from app.pages.models.transits import Kind, Transit, transits_of
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import column
@@ -65,6 +66,7 @@ class ModelsPage(Page):
         self.views.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.views.chosen.connect(self.show_view)
         self.library = LibraryView(context, self, self.reveal)
+        self.library.arranged.connect(self._align)
         self.library.asked_get.connect(lambda: self.show_view(View.GET))
         self.library.asked_search.connect(self._search)
         self.library.asked_import.connect(self._choose_files)
@@ -92,7 +94,6 @@ class ModelsPage(Page):
             self._stack.addWidget(part)
         moving = QWidget()
         moving.setLayout(column(self.transits))
-        moving.layout().setContentsMargins(HUGE, MEDIUM, HUGE, 0)  # type: ignore[union-attr]
         self._moving = moving
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -103,6 +104,16 @@ class ModelsPage(Page):
 
     def header(self) -> QWidget:
         return self.views
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._align()
+
+    def _align(self) -> None:
+        """What is on its way stands over what is below it, and is no wider."""
+        reach = WIDTH if self.views.value is View.GET else self.library.reach
+        side = HUGE + max(0, (self.width() - reach) // 2)
+        self._moving.layout().setContentsMargins(side, MEDIUM, side, 0)  # type: ignore[union-attr]
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -119,6 +130,7 @@ class ModelsPage(Page):
         is_known = self._library is not None
         shown = self.library if is_known else self._waiting
         self._stack.setCurrentWidget(self.get if self.views.value is View.GET else shown)
+        self._align()
 
     def _search(self, words: str) -> None:
         self.show_view(View.GET)
@@ -264,15 +276,17 @@ class ModelsPage(Page):
             )
 
     def _copy(self, path: str, body: dict[str, Any]) -> None:
-        self.context.bridge.stream(
-            self.context.client.lines(path, body), lambda _: None, None, self._on_copy_error
-        )
+        self._follow(path, body)
 
-    def _on_copy_error(self, error: AppError) -> None:
-        # what began is told by its row; what could not begin has none
-        began = any(each.kind in (Kind.COPY_OUT, Kind.COPY_IN) for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not began:
-            self.context.tell(error)
+    def _follow(self, path: str, body: dict[str, str]) -> None:
+        """Have the node begin a fetch or a copy. What began is told by its row; what could not begin has none."""
+        began: list[object] = []
+
+        def on_error(error: AppError) -> None:
+            if getattr(error, "code", "") != "cancelled" and not began:
+                self.context.tell(error)
+
+        self.context.bridge.stream(self.context.client.lines(path, body), began.append, None, on_error)
 
     def reveal(self, model: ModelRow) -> None:
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(Path(model.path).parent)))
@@ -312,17 +326,7 @@ class ModelsPage(Page):
 
     def fetch(self, source: str) -> None:
         """Get a model of the catalogue or the hub, or go on with it; it goes on without this window."""
-        self.context.bridge.stream(
-            self.context.client.lines("/models/get", {"model": source}),
-            lambda _: None,
-            None,
-            self._on_fetch_error,
-        )
-
-    def _on_fetch_error(self, error: AppError) -> None:
-        began = any(each.kind is Kind.DOWNLOAD and not each.is_running for each in self._transits)
-        if getattr(error, "code", "") != "cancelled" and not began:
-            self.context.tell(error)
+        self._follow("/models/get", {"model": source})
 
     def pause(self, transit: Transit) -> None:
         kind = "downloads" if transit.kind is Kind.DOWNLOAD else "copies"

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
 from app.amounts import size_text
 from app.look.measures import MEDIUM, SMALL, TINY
+from app.node.faults import sentence
 from app.pages.models.rows import Memory, ModelRow, State, tokens_text
-from app.pages.models.transits import sentence
 from app.pages.models.words import fit_words
 from app.widgets.basics import Button, Icon, Text, clear, column, row, set_property
 from app.widgets.controls import ChoosableRow, Menu

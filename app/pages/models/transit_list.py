@@ -11,7 +11,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.amounts import Pace, duration_text, size_text
 from app.look.measures import MEDIUM, SMALL, TINY
-from app.pages.models.transits import Kind, Transit, sentence
+from app.node.faults import sentence
+from app.pages.models.transits import Kind, Transit
 from app.widgets.basics import Button, Card, Icon, Line, Text, column, row
 from app.widgets.elided import ElidedText
 from app.widgets.feedback import Meter
@@ -111,7 +112,7 @@ class _TransitRow(QWidget):
                 return self.tr("{0} to {1}").format(transit.name, transit.peer)
             case Kind.COPY_IN:
                 return self.tr("{0} from {1}").format(transit.name, transit.peer)
-            case Kind.IMPORT:
+            case Kind.IMPORT if transit.is_running:
                 return self.tr("Importing {}").format(transit.name)
         return transit.name
 
@@ -159,7 +160,8 @@ class _TransitRow(QWidget):
             self._discard.setVisible(transit.kind is not Kind.IMPORT)
         else:
             is_copy = transit.kind in (Kind.COPY_OUT, Kind.COPY_IN)
-            word = self.tr("Try again") if is_copy and transit.state == "failed" else self.tr("Resume")
+            begins_anew = transit.state == "failed" and (is_copy or not transit.done_bytes)
+            word = self.tr("Try again") if begins_anew else self.tr("Resume")
             self._named(self._toggle, "play", word, transit)
             self._toggle.setVisible(bool(transit.source))
             self._discard.show()

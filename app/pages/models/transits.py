@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.node.faults import begun
-
 # Of a file's name: which part of a split model it is, and what kind of file.
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
 
@@ -128,9 +126,3 @@ def _copy(told: Mapping[str, Any]) -> Transit:
         total_bytes=told["total_bytes"],
         problem=told["problem"],
     )
-
-
-def sentence(words: str) -> str:
-    """What the node says of a fault, as a sentence; a name at its beginning stays as it is."""
-    began = begun(words)
-    return began if not began or began.endswith((".", "…", "!", "?")) else f"{began}."

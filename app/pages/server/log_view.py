@@ -31,7 +31,7 @@ class LogView(Following):
         super().__init__(context)
         self.book = LogBook()
         self._search = SearchField(self.tr("Filter"), name=self.tr("Filter the log"))
-        self._search.setMaximumWidth(220)
+        self._search.setMaximumWidth(current_look().px(220))
         self._search.textChanged.connect(self._filter)
         words = {"info": self.tr("All"), "warning": self.tr("Warnings"), "error": self.tr("Errors")}
         self._levels = Segments([(level, words[level]) for level in LEVELS], name=self.tr("Level"))

@@ -7,6 +7,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget
 
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.pages.server.endpoint import EndpointCard, OthersCard
@@ -66,7 +67,7 @@ class ServerPage(Page):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        beside = event.size().width() >= _SIDE_BY_SIDE
+        beside = event.size().width() >= current_look().px(_SIDE_BY_SIDE)
         self._cards.setDirection(
             QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
         )

@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.words import translate
+
 # As many as the node keeps.
 MAX_ROWS = 200
 
 # The model was being loaded, or there was no room: whoever asked is told to come back.
 NOT_READY = 503
+
+# It came without the key, or with another.
+NO_KEY = 401
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,4 +105,6 @@ def _count(n: int | None) -> str:
 def _took(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < 1:
+        return translate("Figures", "{} ms").format(f"{seconds * 1e3:.0f}")
+    return translate("Figures", "{} s").format(f"{seconds:.1f}")

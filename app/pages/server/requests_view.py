@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -15,11 +16,13 @@ from PySide6.QtWidgets import (
 
 from app.context import Context
 from app.look.look import current_look
+from app.look.measures import CAPTION_PX
 from app.pages.server.following import Event, Following
-from app.pages.server.requests import NOT_READY, RequestList, Row
+from app.pages.server.requests import NO_KEY, NOT_READY, RequestList, Row
 from app.widgets.feedback import EmptyState
 
-_WIDTHS = (88, 0, 0, 144, 72, 80, 120, 116)
+# To the left and right of a cell's text.
+_AIR = 12
 _RIGHT = (3, 4, 5)
 
 
@@ -41,7 +44,7 @@ class RequestsView(Following):
         self._table.setHorizontalHeaderLabels(titles)
         self._table.setAccessibleName(self.tr("Recent requests"))
         self._table.verticalHeader().hide()
-        self._table.verticalHeader().setDefaultSectionSize(32)
+        self._table.verticalHeader().setDefaultSectionSize(current_look().px(32))
         self._table.setShowGrid(False)
         self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -51,12 +54,20 @@ class RequestsView(Following):
         header = self._table.horizontalHeader()
         header.setHighlightSections(False)
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        for place, width in enumerate(_WIDTHS):
-            if width:
-                header.setSectionResizeMode(place, QHeaderView.ResizeMode.Fixed)
-                self._table.setColumnWidth(place, width)
-            else:
-                header.setSectionResizeMode(place, QHeaderView.ResizeMode.Stretch)
+        self._longest = (
+            ("00:00:00",),
+            (),
+            (),
+            ("128,800 (128,800)",),
+            ("128,800",),
+            ("888.8 s",),
+            (self.tr("on {}").format("computer"), self.tr("was cached")),
+            tuple(self._status_words().values()),
+        )
+        for place, texts in enumerate(self._longest):
+            mode = QHeaderView.ResizeMode.Fixed if texts else QHeaderView.ResizeMode.Stretch
+            header.setSectionResizeMode(place, mode)
+        self._fit_columns()
         for place in _RIGHT:
             if (item := self._table.horizontalHeaderItem(place)) is not None:
                 item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -72,6 +83,18 @@ class RequestsView(Following):
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._table)
         current_look().changed.connect(self._fill)
+        current_look().changed.connect(self._fit_columns)
+
+    def _fit_columns(self) -> None:
+        """As wide as what may stand there, in the font of this system."""
+        words, titles = (
+            QFontMetrics(current_look().font()),
+            QFontMetrics(current_look().font(CAPTION_PX, strong=True)),
+        )
+        for place, texts in enumerate(self._longest):
+            if texts and (title := self._table.horizontalHeaderItem(place)) is not None:
+                widths = [titles.horizontalAdvance(title.text()), *map(words.horizontalAdvance, texts)]
+                self._table.setColumnWidth(place, max(widths) + 2 * _AIR)
 
     def cells(self) -> list[list[str]]:
         return [
@@ -132,17 +155,22 @@ class RequestsView(Following):
             return self.tr("on {}").format(self._context.computer), "local"
         return self.tr("on {}").format(shown.computer or elsewhere), "peer"
 
+    def _status_words(self) -> dict[str, str]:
+        """By stage, or by the status of what failed."""
+        return {
+            "running": self.tr("answering"),
+            "left": self.tr("broken off"),
+            "done": self.tr("done"),
+            "failed": self.tr("failed"),
+            str(NOT_READY): self.tr("not ready yet"),
+            str(NO_KEY): self.tr("wrong key"),
+        }
+
     def _status(self, shown: Row) -> str:
-        match shown.stage:
-            case "running":
-                return self.tr("answering")
-            case "left":
-                return self.tr("broken off")
-            case "failed" if shown.status == str(NOT_READY):
-                return self.tr("not ready yet")
-            case "failed":
-                return self.tr("failed, {}").format(shown.status) if shown.status else self.tr("failed")
-        return self.tr("done")
+        words = self._status_words()
+        if shown.stage != "failed" or not shown.status:
+            return words.get(shown.stage, words["done"])
+        return words.get(shown.status) or self.tr("failed, {}").format(shown.status)
 
 
 def _text(item: QTableWidgetItem | None) -> str:

@@ -73,7 +73,7 @@ class TextControl(Control):
         self.field.setAccessibleName(title_of(declared))
         self.field.setPlaceholderText(placeholder)
         is_number = declared.type in ("int", "float")
-        self.field.setFixedWidth(_NUMBER_WIDTH if is_number else _TEXT_WIDTH)
+        self.field.setFixedWidth(current_look().px(_NUMBER_WIDTH if is_number else _TEXT_WIDTH))
         if is_number:
             self.field.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.field.textEdited.connect(self._on_edited)
@@ -114,7 +114,7 @@ class SliderControl(Control):
         self.slider.installEventFilter(self)
         self.field = QLineEdit()
         self.field.setAccessibleName(self.tr("{}, as a number").format(title_of(declared)))
-        self.field.setFixedWidth(_NUMBER_WIDTH)
+        self.field.setFixedWidth(current_look().px(_NUMBER_WIDTH))
         self.field.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.field.setPlaceholderText(placeholder)
         self.field.textEdited.connect(self._on_typed)
@@ -203,7 +203,7 @@ class ChoiceControl(Control):
         super().__init__(declared)
         self._list = _List()
         self._list.setAccessibleName(title_of(declared))
-        self._list.setFixedWidth(_TEXT_WIDTH)
+        self._list.setFixedWidth(current_look().px(_TEXT_WIDTH))
         self._none = none
         self.show_choices(choices)
         self._list.activated.connect(lambda _: self.edited.emit(self._list.currentData()))

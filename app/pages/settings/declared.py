@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from app.words import translate
+
 # More words than these do not fit side by side.
 _MAX_SEGMENTS = 5
 
@@ -84,7 +86,7 @@ class Declared:
     def sentence(self) -> str:
         """The help as a sentence, without what the control shows anyway."""
         text = self.help.partition(" (default:")[0].strip().rstrip(".")
-        text = text.replace("at most --slots", "at most as many as answers at once")
+        text = text.replace("at most --slots", translate("Settings", "at most as many as answers at once"))
         return f"{text[:1].upper()}{text[1:]}." if text else ""
 
     def matches(self, words: str, *titles: str) -> bool:

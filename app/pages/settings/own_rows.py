@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication, Qt, QUrl
+from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QDialog, QFileDialog, QPlainTextEdit, QWidget
 
@@ -22,6 +22,7 @@ from app.pages.settings.rows import Row
 from app.widgets.basics import Button, Text, column, row
 from app.widgets.controls import Segments, Switch
 from app.widgets.feedback import Action, Question
+from app.words import QT_TRANSLATE_NOOP, translate
 
 _WORDS = {
     "system": QT_TRANSLATE_NOOP("Settings", "System"),
@@ -63,34 +64,38 @@ _PARTS = (
 def own_rows(context: Context) -> list[Row]:
     """Theme, what closing does, notifications, and start at login."""
 
-    def tr(text: str) -> str:
-        return QCoreApplication.translate("Settings", text)
-
     def set_theme(value: object) -> None:
         context.preferences.set(THEME.name, value)
         current_look().set_theme(Theme(value))
 
-    theme = _segments(context, THEME, tr("Theme"))
+    theme = _segments(context, THEME, translate("Settings", "Theme"))
     theme.chosen.connect(set_theme)
     parting_place = QWidget()
-    parting = _segments(context, PARTING, tr("When the window is closed"))
+    parting = _segments(context, PARTING, translate("Settings", "When the window is closed"))
     parting.chosen.connect(lambda value: context.preferences.set(PARTING.name, value))
     parting_place.setLayout(row(parting, None))
     notifications = Switch(
-        tr("Notifications"), on=bool(context.preferences.get(NOTIFICATIONS.name, NOTIFICATIONS.default))
+        translate("Settings", "Notifications"),
+        on=bool(context.preferences.get(NOTIFICATIONS.name, NOTIFICATIONS.default)),
     )
     notifications.toggled.connect(lambda on: context.preferences.set(NOTIFICATIONS.name, on))
     return [
-        Row(tr("Theme"), tr("System follows the light or dark of your computer."), theme),
         Row(
-            tr("When the window is closed"),
-            tr("Other programs, and the other computer, can go on using your models without it."),
+            translate("Settings", "Theme"),
+            translate("Settings", "System follows the light or dark of your computer."),
+            theme,
+        ),
+        Row(
+            translate("Settings", "When the window is closed"),
+            translate(
+                "Settings", "Other programs, and the other computer, can go on using your models without it."
+            ),
             parting_place,
             is_wide=True,
         ),
         Row(
-            tr("Notifications"),
-            tr("Of long work that is over, while another window is in front."),
+            translate("Settings", "Notifications"),
+            translate("Settings", "Of long work that is over, while another window is in front."),
             notifications,
         ),
         LoginRow(context),
@@ -99,7 +104,7 @@ def own_rows(context: Context) -> list[Row]:
 
 def _segments(context: Context, setting: OwnSetting, name: str) -> Segments:
     made = Segments(
-        [(one, QCoreApplication.translate("Settings", str(_WORDS[one]))) for one in setting.choices],
+        [(one, translate("Settings", _WORDS[one])) for one in setting.choices],
         name=name,
     )
     made.show_value(context.preferences.get(setting.name, setting.default))
@@ -110,7 +115,7 @@ class LoginRow(Row):
     """Start at login: the system's service, installed and removed by `baton service`."""
 
     def __init__(self, context: Context) -> None:
-        self.switch = Switch(QCoreApplication.translate("Settings", "Start at login"))
+        self.switch = Switch(translate("Settings", "Start at login"))
         super().__init__(
             self.tr("Start at login"),
             self.tr("Your computer starts Baton's node by itself, and starts it again should it ever end."),
@@ -205,17 +210,18 @@ class FolderRow(Row):
     """A folder of Baton's, with a button that opens it."""
 
     def __init__(self, title: str, sentence: str) -> None:
-        self._open = Button(QCoreApplication.translate("Settings", "Open"), icon="folder")
-        self._open.setAccessibleName(QCoreApplication.translate("Settings", "Open {}").format(title))
+        self._open = Button(translate("Settings", "Open"), icon="folder")
+        self._open.setAccessibleName(translate("Settings", "Open {}").format(title))
         self._path = Text(tone="faint", size="caption", mono=True, selectable=True, wrap=True)
         super().__init__(title, sentence, self._open)
         self.below.addWidget(self._path)
-        self._folder = ""
+        self.show_folder("")
         self._open.clicked.connect(lambda _=False: self._show_it())
 
     def show_folder(self, folder: str) -> None:
         self._folder = folder
         self._path.setText(folder)
+        self._path.setVisible(bool(folder))
         self._open.setEnabled(bool(folder))
 
     def _show_it(self) -> None:
@@ -228,10 +234,8 @@ class AboutRow(Row):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._report = Button(QCoreApplication.translate("Settings", "Report a problem…"), self._ask_report)
-        licences = Button(
-            QCoreApplication.translate("Settings", "Licences"), self._show_licences, kind="quiet"
-        )
+        self._report = Button(translate("Settings", "Report a problem…"), self._ask_report)
+        licences = Button(translate("Settings", "Licences"), self._show_licences, kind="quiet")
         buttons = QWidget()
         buttons.setLayout(row(self._report, licences, None))
         super().__init__(
@@ -338,6 +342,4 @@ def _licence(about: metadata.PackageMetadata) -> str:
         return expression[0]
     if known := [one.rpartition(" :: ")[2] for one in told("Classifier") if one.startswith("License ::")]:
         return ", ".join(known)
-    return "".join(told("License")).strip().partition("\n")[0] or QCoreApplication.translate(
-        "Settings", "see its package"
-    )
+    return "".join(told("License")).strip().partition("\n")[0] or translate("Settings", "see its package")

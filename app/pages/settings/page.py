@@ -11,16 +11,19 @@ from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QW
 
 from app.bridge import Job
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.pages.page import Page
 from app.pages.settings.declared import Declared, Snapshot, read
 from app.pages.settings.memory import need_of
 from app.pages.settings.own_rows import AboutRow, FolderRow, LoginRow, own_rows
 from app.pages.settings.rows import Row, SettingRow
+from app.pages.settings.words import group_title
 from app.state import NodePresence
 from app.widgets.basics import Button, Card, Icon, Scrolled, Text, column, row
 from app.widgets.controls import SearchField
 from app.widgets.feedback import EmptyState
+from app.words import translate
 
 # The memory that a model takes depends on these.
 _OF_MEMORY = ("ctx", "slots")
@@ -60,7 +63,7 @@ class SettingsPage(Page):
         )
         self._nothing.hide()
         self._waiting = _Waiting(context)
-        self._scrolled = Scrolled(self._notice, self._faults, width=_WIDTH)
+        self._scrolled = Scrolled(self._notice, self._faults, width=current_look().px(_WIDTH))
         self._own()
         self._lay_out()
         context.state.changed.connect(self._on_changed)
@@ -87,7 +90,7 @@ class SettingsPage(Page):
 
     def _lay_out(self) -> None:
         side = QFrame()
-        side.setFixedWidth(_SECTIONS_WIDTH)
+        side.setFixedWidth(current_look().px(_SECTIONS_WIDTH))
         inner = column(self._search, self._link_column, None, spacing=MEDIUM)
         inner.setContentsMargins(LARGE, HUGE, 0, LARGE)
         side.setLayout(inner)
@@ -168,7 +171,7 @@ class SettingsPage(Page):
                 section.deleteLater()
         self._rows = {}
         self._names = [one.name for one in self._snapshot.settings]
-        made = [_Section(self.tr(group), ()) for group in self._snapshot.groups()]
+        made = [_Section(group_title(group), ()) for group in self._snapshot.groups()]
         self._unmade = [
             (section, [one for one in self._snapshot.settings if one.group == group])
             for section, group in zip(made, self._snapshot.groups(), strict=True)
@@ -372,7 +375,7 @@ class _Waiting(QFrame):
         line.setStretch(0, 1)
         card.column.addLayout(line)
         around = QHBoxLayout()
-        card.setMaximumWidth(_WIDTH - 2 * HUGE)
+        card.setMaximumWidth(current_look().px(_WIDTH) - 2 * HUGE)
         around.addStretch(1)
         around.addWidget(card, 1000)
         around.addStretch(1)
@@ -389,14 +392,14 @@ class _Waiting(QFrame):
             detail = self.tr("Answers that run end first; who asks meanwhile waits.")
         elif n_reload and n_restart:
             words = self.tr("Waiting: {} for a reload, {} for a restart").format(
-                _n(self, n_reload), n_restart
+                _changes(n_reload), n_restart
             )
             detail = self.tr("A restart ends answers that are being written, and does both.")
         elif n_restart:
-            words = self.tr("Waiting for a restart: {}").format(_n(self, n_restart))
+            words = self.tr("Waiting for a restart: {}").format(_changes(n_restart))
             detail = self.tr("Answers that are being written end. The window stays.")
         elif n_reload:
-            words = self.tr("Waiting for a reload: {}").format(_n(self, n_reload))
+            words = self.tr("Waiting for a reload: {}").format(_changes(n_reload))
             detail = self.tr("Models that are loaded later have them anyway.")
         if snapshot.reload_fault and not snapshot.is_reloading:
             words = words or self.tr("A model did not come back")
@@ -416,8 +419,8 @@ class _Waiting(QFrame):
         self._context.state.restart(self._context.tell)
 
 
-def _n(widget: QWidget, n: int) -> str:
-    return widget.tr("1 change") if n == 1 else widget.tr("{} changes").format(n)
+def _changes(n: int) -> str:
+    return translate("Settings", "1 change") if n == 1 else translate("Settings", "{} changes").format(n)
 
 
 def _sentence(text: str) -> str:

@@ -12,14 +12,15 @@ from PySide6.QtWidgets import QWidget
 from app.bridge import Job
 from app.context import Context
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
-from app.node.faults import AppError, NodeGone
+from app.node.faults import AppError, NodeGone, sentence
 from app.pages.settings.controls import Control, SecretControl, SliderControl, control_for
 from app.pages.settings.declared import Declared, Snapshot, read, stops
 from app.pages.settings.explain import explanation, need_text
 from app.pages.settings.memory import Need
-from app.pages.settings.words import title_of
+from app.pages.settings.words import title_of, without
 from app.widgets.basics import Button, Line, Text, column, row
 from app.widgets.feedback import Meter, Tag
+from app.words import translate
 
 # While somebody types or slides, nothing is kept.
 SAVE_AFTER_MS = 500
@@ -80,8 +81,8 @@ class SettingRow(Row):
             placeholder=placeholder,
         )
         title = title_of(declared)
-        sentence = "" if declared.sentence == f"{title}." else declared.sentence
-        super().__init__(title, sentence, self.control, is_wide=self.control.is_wide)
+        about = without(title, declared.sentence)
+        super().__init__(title, about, self.control, is_wide=self.control.is_wide)
         self.declared = declared
         self._context, self._snapshot = context, snapshot
         self._unsaved = self._is_wrong = False
@@ -237,7 +238,8 @@ class SettingRow(Row):
         if isinstance(error, NodeGone):
             self._say_error(self.tr("Not kept yet: Baton's node does not answer. It is kept once it does."))
         else:
-            self._say_error(str(error))
+            # the control shows what was asked for
+            self._say_error(sentence(str(error).rpartition(f"{self._value}: ")[2]))
 
     def _say_error(self, text: str) -> None:
         self._error.setText(text)
@@ -256,7 +258,7 @@ def _placeholder(declared: Declared, context: Context, snapshot: Snapshot) -> st
         case "name":
             return context.computer
         case "preload":
-            return context.bridge.tr("None: each when it is asked for")
+            return translate("Settings", "None: each when it is asked for")
         case "models":
             return str((context.state.part("models") or {}).get("folder", ""))
-    return context.bridge.tr("automatic")
+    return translate("Settings", "automatic")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication
-
 from app.pages.settings.declared import Declared
-
-_CONTEXT = "Settings"
+from app.words import QT_TRANSLATE_NOOP, translate
 
 _TITLES = {
     "name": QT_TRANSLATE_NOOP("Settings", "Name"),
@@ -54,15 +51,34 @@ _CHOICES = {
 }
 
 
+# What the node calls the groups of its settings.
+_GROUPS = {
+    "This computer": QT_TRANSLATE_NOOP("Settings", "This computer"),
+    "Endpoint": QT_TRANSLATE_NOOP("Settings", "Endpoint"),
+    "Handoff": QT_TRANSLATE_NOOP("Settings", "Handoff"),
+    "Models and memory": QT_TRANSLATE_NOOP("Settings", "Models and memory"),
+}
+
+
+def group_title(group: str) -> str:
+    return translate("Settings", _GROUPS.get(group, group))
+
+
 def title_of(declared: Declared) -> str:
     known = _TITLES.get(declared.name)
-    return _tr(str(known)) if known else declared.name.replace("_", " ").capitalize()
+    return translate("Settings", known) if known else declared.name.replace("_", " ").capitalize()
+
+
+def without(title: str, sentence: str) -> str:
+    """What a setting's help says beside its title: nothing where that is all, and no title before a colon or comma."""
+    if not sentence.startswith(title):
+        return sentence
+    rest = sentence[len(title) :].lstrip(":, ").removesuffix(".")
+    if sentence[len(title)] not in ":,.":
+        return sentence
+    return f"{rest[:1].upper()}{rest[1:]}." if rest else ""
 
 
 def choice_text(declared: Declared, choice: str) -> str:
     known = _CHOICES.get((declared.name, choice)) or _CHOICES.get(("", choice))
-    return _tr(str(known)) if known else choice
-
-
-def _tr(text: str) -> str:
-    return QCoreApplication.translate(_CONTEXT, text)
+    return translate("Settings", known) if known else choice

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pyqtgraph as pg
-from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QPen
 
 from app.look.look import current_look
 from app.look.measures import CAPTION_PX
 from app.telemetry.ledger import SERIES_S
+from app.words import translate
 
 _BITS = 8 / 1e9
 
@@ -21,9 +22,7 @@ class GoodputPlot(pg.PlotWidget):
 
     def __init__(self) -> None:
         super().__init__(enableMenu=False)
-        self.setAccessibleName(
-            QCoreApplication.translate("GoodputPlot", "Rate of the cable over the last minute")
-        )
+        self.setAccessibleName(translate("GoodputPlot", "Rate of the cable over the last minute"))
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMouseEnabled(x=False, y=False)
         self.hideButtons()
@@ -38,7 +37,8 @@ class GoodputPlot(pg.PlotWidget):
             axis = self.getAxis(name)
             axis.setStyle(tickLength=0, tickTextOffset=6)
         self.getAxis("left").setWidth(36)
-        self.getAxis("bottom").setTicks([[(-at, f"{at} s") for at in range(10, SERIES_S, 10)]])
+        seconds = translate("Figures", "{} s")
+        self.getAxis("bottom").setTicks([[(-at, seconds.format(at)) for at in range(10, SERIES_S, 10)]])
         self._top = 0.0
         self._hue = "peer"
         current_look().changed.connect(self._dress)

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import LARGE, MEDIUM, SMALL, TINY
 from app.pages.page import Page
 from app.pages.telemetry.facts import FactsGrid
@@ -98,7 +99,7 @@ class TelemetryPage(Page):
     def _made_body(self) -> QWidget:
         side = QFrame()
         side.setProperty("kind", "sidebar")
-        side.setFixedWidth(232)
+        side.setFixedWidth(current_look().px(232))
         head = Text(self.tr("Requests"), size="caption", tone="faint", strong=True)
         head.setContentsMargins(20, MEDIUM, 0, TINY)
         side.setLayout(column(head, self._requests, spacing=0))
@@ -369,8 +370,9 @@ class TelemetryPage(Page):
 
     def resizeEvent(self, event: Any) -> None:
         super().resizeEvent(event)
-        is_narrow, is_tight = self.width() < _NARROW, self.width() < _TIGHT
-        self._side.setFixedWidth(224 if is_narrow else 248)
+        look = current_look()
+        is_narrow, is_tight = self.width() < look.px(_NARROW), self.width() < look.px(_TIGHT)
+        self._side.setFixedWidth(look.px(224 if is_narrow else 248))
         way = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
         if self._live.direction() is not way:
             self._live.setDirection(way)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import (
     QAbstractListModel,
-    QCoreApplication,
     QModelIndex,
     QPersistentModelIndex,
     QRect,
@@ -22,6 +21,7 @@ from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, MEDIUM, RADIUS_CONTROL
 from app.telemetry import figures
 from app.telemetry.ledger import Record
+from app.words import translate
 
 _ROW_HEIGHT = 60
 _ENTRY = Qt.ItemDataRole.UserRole
@@ -51,18 +51,18 @@ def entry_of(model: str, key: str, record: Record) -> Entry:
     is_remote = record.is_remote
     if told["fallback"]:
         is_remote = any(chunk.remote for chunk in record.chunks.values())
-    where = _tr("on {}").format(sides.worker if is_remote else sides.decoder)
+    where = translate("RequestsList", "on {}").format(sides.worker if is_remote else sides.decoder)
     if told["fallback"] and is_remote:
-        where = _tr("on {}, then {}").format(sides.worker, sides.decoder)
+        where = translate("RequestsList", "on {}, then {}").format(sides.worker, sides.decoder)
     if record.is_over and told["outcome"] in ("failed", "cancelled"):
-        where = _tr("failed") if is_failed else _tr("cancelled")
+        where = translate("RequestsList", "failed") if is_failed else translate("RequestsList", "cancelled")
     elif record.state == "queued":
-        where = _tr("waits for a slot")
+        where = translate("RequestsList", "waits for a slot")
     n_prompt = told["n_prompt_tokens"]
     return Entry(
         model=model,
         key=key,
-        title=_tr("{} tokens").format(figures.count(n_prompt)),
+        title=translate("RequestsList", "{} tokens").format(figures.count(n_prompt)),
         took=figures.duration(told["ended_ms"]) if record.is_over and told["ended_ms"] else "",
         where=where,
         hue="danger" if is_failed else sides.worker_hue if is_remote else sides.decoder_hue,
@@ -161,7 +161,7 @@ class RequestsList(QListView):
 
 class _Painter(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
-        return QSize(160, _ROW_HEIGHT)
+        return QSize(160, current_look().px(_ROW_HEIGHT))
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
@@ -183,8 +183,9 @@ class _Painter(QStyledItemDelegate):
             painter.drawRoundedRect(rect, RADIUS_CONTROL, RADIUS_CONTROL)
             painter.setPen(Qt.PenStyle.NoPen)
         inner = rect.adjusted(MEDIUM, 8, -MEDIUM, -8)
-        upper = QRect(inner.left(), inner.top(), inner.width(), 20)
-        lower = QRect(inner.left(), inner.top() + 20, inner.width(), 20)
+        line = look.px(20)
+        upper = QRect(inner.left(), inner.top(), inner.width(), line)
+        lower = QRect(inner.left(), inner.top() + line, inner.width(), line)
         left, right = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
         middle = Qt.AlignmentFlag.AlignVCenter
         painter.setPen(look.colour("text"))
@@ -199,21 +200,17 @@ class _Painter(QStyledItemDelegate):
             painter.drawText(upper, right | middle, f"{entry.share:.0%}")
         else:
             painter.setPen(look.colour(entry.doing_hue))
-            painter.drawText(upper, right | middle, _tr("decodes"))
+            painter.drawText(upper, right | middle, translate("RequestsList", "decodes"))
         painter.setPen(look.colour("text_faint"))
         painter.drawText(lower, right | middle, entry.at)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(look.colour(entry.hue))
         painter.drawEllipse(lower.left(), lower.center().y() - 3, 7, 7)
         painter.setPen(look.colour("danger" if entry.is_failed else "text_soft"))
-        words = lower.adjusted(14, 0, -64, 0)
+        words = lower.adjusted(14, 0, -look.px(64), 0)
         painter.drawText(
             words,
             left | middle,
             painter.fontMetrics().elidedText(entry.where, Qt.TextElideMode.ElideRight, words.width()),
         )
         painter.restore()
-
-
-def _tr(words: str) -> str:
-    return QCoreApplication.translate("RequestsList", words)

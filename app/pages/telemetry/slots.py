@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.look.measures import LARGE, SMALL
@@ -11,6 +11,7 @@ from app.telemetry.ledger import Slot
 from app.telemetry.sides import Sides
 from app.widgets.basics import Text, column, row
 from app.widgets.feedback import Dot, Meter
+from app.words import translate
 
 
 class SlotsTable(QWidget):
@@ -88,28 +89,26 @@ def describe(slot: Slot, sides: Sides) -> tuple[str, str]:
     """What it does in a word or two, and the hue of who does it."""
     worker, decoder = sides.worker_hue, sides.decoder_hue
     known = {
-        "idle": (_tr("idle"), "text_faint"),
-        "restoring": (_tr("restoring"), decoder),
-        "prefill_local": (_tr("prefill: {}").format(sides.decoder), decoder),
-        "prefill_remote": (_tr("prefill: {}").format(sides.worker), worker),
-        "decode": (_tr("decode"), decoder),
-        "releasing": (_tr("releasing"), "warning"),
+        "idle": (translate("SlotsTable", "idle"), "text_faint"),
+        "restoring": (translate("SlotsTable", "restoring"), decoder),
+        "prefill_local": (translate("SlotsTable", "prefill: {}").format(sides.decoder), decoder),
+        "prefill_remote": (translate("SlotsTable", "prefill: {}").format(sides.worker), worker),
+        "decode": (translate("SlotsTable", "decode"), decoder),
+        "releasing": (translate("SlotsTable", "releasing"), "warning"),
     }
     return known.get(slot.state, (slot.state.replace("_", " "), "text_faint"))
 
 
 def _progress(slot: Slot) -> str:
     if slot.state.startswith("prefill"):
-        return _tr("{} of {}").format(figures.count(slot.n_processed), figures.count(slot.n_prompt))
+        return translate("SlotsTable", "{} of {}").format(
+            figures.count(slot.n_processed), figures.count(slot.n_prompt)
+        )
     if slot.state == "decode":
-        return _tr("{} tokens").format(figures.count(slot.n_decoded))
+        return translate("SlotsTable", "{} tokens").format(figures.count(slot.n_decoded))
     return ""
 
 
 def _side(column: int) -> Qt.AlignmentFlag:
     side = Qt.AlignmentFlag.AlignRight if column >= 3 else Qt.AlignmentFlag.AlignLeft
     return side | Qt.AlignmentFlag.AlignVCenter
-
-
-def _tr(words: str) -> str:
-    return QCoreApplication.translate("SlotsTable", words)

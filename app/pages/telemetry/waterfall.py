@@ -71,6 +71,7 @@ class WaterfallView(QWidget):
         self._hit: tuple[str, Hit] | None = None
         self._grabbed: tuple[float, View] | None = None
         self._drawn: QPixmap | None = None
+        self._gutter = current_look().px(_GUTTER)
         current_look().changed.connect(self._draw_anew)
 
     def show_record(self, record: Record, ceiling: float | None, *, now_s: float, anew: bool) -> None:
@@ -124,7 +125,7 @@ class WaterfallView(QWidget):
 
     @property
     def _width(self) -> float:
-        return max(1.0, self.width() - _GUTTER - _RIGHT)
+        return max(1.0, self.width() - self._gutter - _RIGHT)
 
     @property
     def _whole(self) -> View | None:
@@ -189,7 +190,7 @@ class WaterfallView(QWidget):
         if abs(delta.x()) > abs(delta.y()):
             self._see(view.moved(-delta.x() / view.px_per_ms, whole))
         else:
-            self._zoom(_ZOOM ** (delta.y() / 120), view.ms(event.position().x() - _GUTTER))
+            self._zoom(_ZOOM ** (delta.y() / 120), view.ms(event.position().x() - self._gutter))
         event.accept()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
@@ -233,9 +234,9 @@ class WaterfallView(QWidget):
     def _hit_at(self, at: QPointF) -> tuple[str, Hit] | None:
         shown, view = self._shown, self._view
         lane = next((lane for lane in self._lanes if lane.top <= at.y() <= lane.bottom), None)
-        if shown is None or view is None or lane is None or at.x() < _GUTTER:
+        if shown is None or view is None or lane is None or at.x() < self._gutter:
             return None
-        x = at.x() - _GUTTER
+        x = at.x() - self._gutter
         if lane.kind == "wire":
             hit = shown.hit_wire(view, x, (at.y() - lane.top) / lane.height)
         elif lane.kind in ("worker", "local"):
@@ -361,8 +362,8 @@ class WaterfallView(QWidget):
         painter = QPainter(self)
         painter.drawPixmap(0, 0, self._drawn)
         painter.save()
-        painter.setClipRect(QRectF(_GUTTER, 0, self._width, self.height()))
-        painter.translate(_GUTTER, 0)
+        painter.setClipRect(QRectF(self._gutter, 0, self._width, self.height()))
+        painter.translate(self._gutter, 0)
         self._paint_chosen(painter, view)
         painter.restore()
         if self.hasFocus():
@@ -380,8 +381,8 @@ class WaterfallView(QWidget):
         painter.setFont(current_look().font(CAPTION_PX))
         self._paint_names(painter)
         self._paint_axis(painter, view)
-        painter.setClipRect(QRectF(_GUTTER, 0, self._width, self.height()))
-        painter.translate(_GUTTER, 0)
+        painter.setClipRect(QRectF(self._gutter, 0, self._width, self.height()))
+        painter.translate(self._gutter, 0)
         self._paint_tail(painter, shown, view)
         for lane in self._lanes:
             paint = {
@@ -402,10 +403,10 @@ class WaterfallView(QWidget):
         metrics = QFontMetricsF(painter.font())
         painter.setPen(look.colour("text_soft"))
         for lane in self._lanes:
-            name = metrics.elidedText(lane.name, Qt.TextElideMode.ElideRight, _GUTTER - 2 * SMALL)
-            place = QRectF(SMALL, lane.top, _GUTTER - 2 * SMALL, lane.height)
+            name = metrics.elidedText(lane.name, Qt.TextElideMode.ElideRight, self._gutter - 2 * SMALL)
+            place = QRectF(SMALL, lane.top, self._gutter - 2 * SMALL, lane.height)
             painter.drawText(place, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
-            painter.fillRect(QRectF(_GUTTER, lane.top, self._width, lane.height), look.colour("sunken"))
+            painter.fillRect(QRectF(self._gutter, lane.top, self._width, lane.height), look.colour("sunken"))
 
     def _paint_axis(self, painter: QPainter, view: View) -> None:
         look = current_look()
@@ -414,10 +415,10 @@ class WaterfallView(QWidget):
         step_ms = places[1][0] - places[0][0] if len(places) > 1 else view.end_ms - view.begin_ms
         for ms, x in places:
             painter.setPen(look.colour("border"))
-            painter.drawLine(QLineF(_GUTTER + x, _TOP, _GUTTER + x, bottom))
+            painter.drawLine(QLineF(self._gutter + x, _TOP, self._gutter + x, bottom))
             painter.setPen(look.colour("text_faint"))
             text = tick_text(ms, step_ms)
-            place = QRectF(_GUTTER + x - 44, bottom + 2, 88, 20)
+            place = QRectF(self._gutter + x - 44, bottom + 2, 88, current_look().px(20))
             if place.right() > self.width():
                 place.moveRight(self.width() - 2)
                 painter.drawText(place, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, text)

@@ -9,6 +9,7 @@ from app.context import Context
 from app.look.measures import MEDIUM, SMALL
 from app.node.faults import AppError
 from app.node.link_report import checks, sentence, summary
+from app.telemetry import figures
 from app.widgets.basics import Card, Text, clear, column, row
 from app.widgets.feedback import Dot
 from app.widgets.findings import FindingCard, PlanDialog, WellCard
@@ -79,7 +80,9 @@ class CableStep(StepView):
         ways = (path["to_peer"], path["from_peer"])
         slower = min(max(way["goodput_gbps"], way["goodput_two_streams_gbps"]) for way in ways)
         trips = path["round_trips"]
-        return f"{slower:.1f} Gb/s" + (f" · {trips['median_ms']:.1f} ms" if trips else "")
+        return figures.rate(slower * 1e9 / 8) + (
+            f" · {figures.duration(trips['median_ms'])}" if trips else ""
+        )
 
     def _test(self) -> None:
         clear(self._checks)

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFileDialog, QHBoxLayout
 
 from app.context import Context
 from app.look.measures import LARGE, MEDIUM, SMALL
-from app.node.faults import AppError
+from app.node.faults import AppError, sentence
 from app.widgets.basics import Button, Card, Icon, Text, clear, column, row
 from app.widgets.feedback import Tag
 from app.widgets.transfer import TransferRow
@@ -94,15 +94,11 @@ class ModelStep(StepView):
         peer = self.context.peer["name"] if self.context.peer else ""
         if (found, peer) != (self._rows, self._peer) or not self._cards:
             self._rows, self._peer = found, peer
-            focused = next((name for name, card in self._cards.items() if card.has_focus), "")
             clear(self._list)
             self._cards = {}
             for model in found:
                 self._cards[model.name] = card = _ModelCard(model, memory_bytes, peer, self)
                 self._list.addWidget(card)
-            if focused:
-                # what Qt would give it to is another model's button
-                self.guide.rest()
         self._show_moving()
         self.guide.refresh()
 
@@ -123,7 +119,7 @@ class ModelStep(StepView):
             card.begin()
             card.show_progress(told["done_bytes"], told["total_bytes"], told.get("note", ""))
         elif told["state"] == "failed":
-            card.show_fault(told["problem"])
+            card.show_fault(sentence(told["problem"]))
         elif known.pop(name, None) and told["state"] == "cancelled":
             card.end()
 
@@ -269,10 +265,6 @@ class _ModelCard(Card):
 
     def _tag(self, line: QHBoxLayout, text: str, tone: str) -> None:
         line.addWidget(Tag(text, tone), 0, Qt.AlignmentFlag.AlignVCenter)
-
-    @property
-    def has_focus(self) -> bool:
-        return self._transfer.stop.hasFocus() or (self._action is not None and self._action.hasFocus())
 
     def begin(self) -> None:
         self._transfer.show()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.context import Context, is_there
+from app.telemetry import figures
 from app.wizard.facts import FactsCard
 from app.wizard.pictures import ComputersPicture
 from app.wizard.step import Choice, Guide, StepView
@@ -85,7 +86,7 @@ class ReadyStep(StepView):
     def _speed(self, peer: dict[str, Any]) -> str:
         ceiling = (self.context.state.part("link", {}).get("ceilings") or {}).get(peer["node_id"]) or {}
         speed = min(ceiling.get("send_gbps", 0), ceiling.get("receive_gbps", 0))
-        return f"{speed:.1f} Gb/s" if speed else ""
+        return figures.rate(speed * 1e9 / 8) if speed else ""
 
     def _open_chat(self) -> None:
         self.guide.finish("chat")

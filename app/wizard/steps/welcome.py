@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 
 from app.amounts import memory_text
 from app.context import Context
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM, SMALL
 from app.node.faults import AppError
 from app.widgets.basics import Button, Card, Icon, Text, row
@@ -35,7 +36,7 @@ class WelcomeStep(StepView):
         self._name.editingFinished.connect(self._on_name)
         label = Text(self.tr("Name"), tone="soft")
         label.setBuddy(self._name)
-        label.setFixedWidth(104)
+        label.setFixedWidth(current_look().px(104))
         self._facts = FactsCard()
         self._good_at = Text(wrap=True)
         self._limit = Card(spacing=SMALL)

@@ -26,6 +26,9 @@ from engine.paths import models_dir
 # How often a process looks whether another has finished fetching the same file.
 _LOCK_POLL_S = 0.1
 
+# What came is not what the source promised, and nothing of it is kept.
+_WRONG_DIGEST = "wrong_digest"
+
 # Ends the name of what is kept beside an unfinished file of where it comes from.
 ORIGIN = ".origin"
 
@@ -141,6 +144,11 @@ class Library:
         why = "; ".join(map(str, failures))
         if all(isinstance(failure, DownloadRefused) for failure in failures):
             raise DownloadRefused(f"{model.name} could not be fetched: {why}")
+        if failures[-1].word == _WRONG_DIGEST:
+            raise DownloadFailed(
+                f"{model.name} could not be fetched: {why}. Try again: it is fetched anew. Where it comes so once "
+                "more, take another model"
+            )
         raise DownloadFailed(
             f"{model.name} could not be fetched: {why}. Check this computer's connection to the "
             "internet, and try again: what was fetched is kept"
@@ -157,10 +165,11 @@ class Library:
         if found != remote.sha256:
             partial.unlink()
             origin_path(partial).unlink(missing_ok=True)
+            progress.advance(0, remote.size_bytes)
             raise DownloadFailed(
                 f"{model.file} came with the wrong digest ({found[:12]}… where {remote.sha256[:12]}… is right), "
                 "and was thrown away"
-            )
+            ).worded(_WRONG_DIGEST)
         keep_note(path, found, partial.stat().st_size)
         partial.replace(path)
         origin_path(partial).unlink(missing_ok=True)
@@ -201,8 +210,8 @@ class Library:
 
     def _disk_full(self, need: str) -> DiskFull:
         return DiskFull(
-            f"the disk that holds {self.folder} is full: {need}; make room, or set BATON_MODELS to a folder on "
-            "another disk, and try again: what was fetched is kept"
+            f"the disk that holds {self.folder} is full: {need}; make room, or choose a folder on another disk (in "
+            "Settings, or by `baton config set models`), and try again: what was fetched is kept"
         )
 
     @contextlib.contextmanager
@@ -213,8 +222,8 @@ class Library:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise self._disk_full("the file cannot be finished") from error
             raise HostError(
-                f"{error.filename or self.folder}: {os.strerror(error.errno or errno.EIO)}; check the folder, or set "
-                "BATON_MODELS to another"
+                f"{error.filename or self.folder}: {os.strerror(error.errno or errno.EIO)}; check the folder, or "
+                "choose another (in Settings, or by `baton config set models`)"
             ) from error
 
 

@@ -370,8 +370,10 @@ def remove_model(model: LocalModel, in_use: Mapping[str, str]) -> None:
 def _disk_error(folder: Path, error: OSError) -> HostError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"the disk that holds {folder} is full: make room, or set BATON_MODELS to a folder on another disk"
+            f"the disk that holds {folder} is full: make room, or choose a folder on another disk (in Settings, or by "
+            "`baton config set models`)"
         )
     return HostError(
-        f"{error.filename or folder}: {error.strerror or error}; check the folder, or set BATON_MODELS to another"
+        f"{error.filename or folder}: {error.strerror or error}; check the folder, or choose another (in Settings, or "
+        "by `baton config set models`)"
     )

@@ -561,8 +561,8 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
-                f"the disk that holds {folder} is full: make room there, or set BATON_MODELS to a folder on another "
-                "disk, and send the model again: what came is kept"
+                f"the disk that holds {folder} is full: make room there, or choose a folder on another disk (in "
+                "Settings, or by `baton config set models`), and send the model again: what came is kept"
             ) from error
         raise HostError(f"{error.filename or folder}: {error.strerror or error}; check the folder") from error
 

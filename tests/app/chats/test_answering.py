@@ -12,8 +12,6 @@ import pytest
 
 from app.chats import answering
 from app.chats.answering import (
-    CUT_OFF,
-    STOPPED,
     Answering,
     Ended,
     Event,
@@ -31,6 +29,7 @@ from app.chats.model import Conversation, File, Message, Sampling
 from app.chats.models import Computers
 from app.chats.store import Store
 from app.node.faults import AppError, NodeGone, NodeRefused
+from app.pages.chat.transcript.model import CUT_OFF, STOPPED
 
 TIMINGS = {
     "cache_n": 100,

@@ -84,7 +84,7 @@ def test_what_is_no_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("picture.png", "not a text or PDF"),
         ("empty.txt", "no text"),
         ("odd.txt", "encoding"),
-        ("missing.txt", "not a file"),
+        ("missing.txt", "not there any more"),
         (".", "not a file"),
     ):
         with pytest.raises(BadFile, match=says):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from app.chats.model import Preset
-from app.chats.presets import BUILT_IN, all_presets, name_of
+from app.chats.presets import all_presets, built_in, name_of
 
 
 def test_ones_own_come_after_those_that_are_there_and_may_replace_them() -> None:
-    own = [Preset(name="Poet", system="In rhymes."), Preset(name=BUILT_IN[0].name, system="Mine.")]
+    own = [Preset(name="Poet", system="In rhymes."), Preset(name=built_in()[0].name, system="Mine.")]
     presets = all_presets(own)
     assert [preset.name for preset in presets] == [
-        *(one.name for one in BUILT_IN[1:]),
+        *(one.name for one in built_in()[1:]),
         "Poet",
-        BUILT_IN[0].name,
+        built_in()[0].name,
     ]
 
 

@@ -10,9 +10,10 @@ from app.node.client import _refused
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("the disk is full", "The disk is full"),
-        ("smollm2-135m cannot be run", "smollm2-135m cannot be run"),
-        ("/models/a.gguf: it is cut short", "/models/a.gguf: it is cut short"),
+        ("the disk is full", "The disk is full."),
+        ("smollm2-135m cannot be run", "smollm2-135m cannot be run."),
+        ("/models/a.gguf: it is cut short", "/models/a.gguf: it is cut short."),
+        ("is it on?", "Is it on?"),
         ("", ""),
     ],
 )

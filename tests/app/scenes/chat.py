@@ -108,12 +108,12 @@ def _play_kept(stage: Stage, page: ChatPage) -> None:
         [
             File(
                 id=str(number),
-                name=f"Übergabeprotokoll der Wohnung, Seite {number} von 6.pdf",
+                name=f"Übergabeprotokoll der Wohnung, Seite {number} von 18.pdf",
                 text="",
                 n_bytes=48_300,
                 n_tokens=1_380 + number,
             )
-            for number in range(1, 7)
+            for number in range(1, 19)
         ]
     )
     stage.shot("chat-attachments-many")

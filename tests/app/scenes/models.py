@@ -199,8 +199,9 @@ FAILURES = [
         "failed",
         11.2,
         34.8,
-        "the disk that holds /Users/you/Library/Caches/baton/models is full: 23600 MB are needed; make room, or set "
-        "BATON_MODELS to a folder on another disk: what was fetched is kept",
+        "the disk that holds /Users/you/Library/Caches/baton/models is full: 23600 MB are needed; make room, or "
+        "choose a folder on another disk (in Settings, or by `baton config set models`), and try again: what was "
+        "fetched is kept",
     ),
 ]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QEvent
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app.widgets import feedback
 from app.widgets.basics import Text, column
@@ -48,6 +49,21 @@ def test_a_toast_and_a_banner_are_both_seen(look: object) -> None:
     wait(lambda: not toast.geometry().intersects(foot.geometry()))
     foot.hide()
     wait(lambda: toast.geometry().bottom() > 440)
+    window.hide()
+    window.deleteLater()
+
+
+def test_what_a_dialog_opens_over_does_not_stay_tinted(look: object) -> None:
+    window = QWidget()
+    window.resize(720, 520)
+    below = QWidget(window)
+    window.show()
+    QApplication.sendEvent(below, QEvent(QEvent.Type.Enter))
+    assert below.underMouse()
+    question = Question(window, "Do it?", "Now.", yes="Do it", no="Cancel")
+    question.open()
+    assert not below.underMouse()
+    question.reject()
     window.hide()
     window.deleteLater()
 

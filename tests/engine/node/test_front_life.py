@@ -14,6 +14,7 @@ import pytest
 
 from engine.node.engines import Engines, LoadedEngine
 from engine.node.front import Ask, Front
+from engine.node.recent import RecentRequests, Stage
 from engine.server.settings import ServerSettings
 
 TIMEOUT_S = 20.0
@@ -122,3 +123,63 @@ def test_who_only_looks_at_an_engine_does_not_count_as_an_answer_of_it() -> None
         await asked.front.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"), [("/v1/chat/completions", "other", 401), ("/v1/embeddings", "key", 404)]
+)
+def test_who_is_turned_away_is_listed_too(path: str, key: str, status: int) -> None:
+    recent = RecentRequests()
+
+    async def work() -> int:
+        front = Front(
+            cast(Engines, None),
+            settings=ServerSettings(api_key="key"),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=list,
+            refresh=_nothing,
+            problem_of=lambda name: "",
+            recent=recent,
+        )
+        transport = httpx.ASGITransport(front.build_app())
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as client:
+            response = await client.post(path, json={"model": "m"})
+            await client.get("/v1/nothing")
+        await front.close()
+        return response.status_code
+
+    assert asyncio.run(work()) == status
+    # who only looks is no request
+    (listed,) = recent.all()
+    assert (listed.path, listed.status, listed.stage) == (path, status, Stage.FAILED)
+
+
+def test_what_an_engine_was_asked_is_listed_once() -> None:
+    recent = RecentRequests()
+
+    async def work() -> None:
+        front = Front(
+            cast(Engines, SimpleNamespace(all=list, latest=lambda: None)),
+            settings=ServerSettings(),
+            engine_key="",
+            decoder_of=lambda model: None,
+            models=list,
+            refresh=_nothing,
+            problem_of=lambda name: "",
+            recent=recent,
+        )
+        transport = httpx.ASGITransport(front.build_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.post("/v1/completions", json={"model": "nobody"})
+        await front.close()
+
+    asyncio.run(work())
+    assert [(each.model, each.status) for each in recent.all()] == [("nobody", 404)]
+
+
+async def _nothing() -> None:
+    pass

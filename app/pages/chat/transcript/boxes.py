@@ -57,7 +57,7 @@ class Style:
 
     @property
     def line_height(self) -> int:
-        return round(self.px * self.line)
+        return current_look().px(self.px * self.line)
 
 
 @dataclass
@@ -227,7 +227,7 @@ class WordsBox(Box):
         self._font = look.font(px, strong=block.heading > 0)
         self._style = style
         self._marker = block.marker
-        self._line_height = round(px * (1.35 if block.heading else style.line))
+        self._line_height = look.px(px * (1.35 if block.heading else style.line))
         self._unit = Unit(
             block.spans,
             self._font,
@@ -281,9 +281,11 @@ class CodeBox(Box):
         self.is_first = block.is_first
         self._code = block
         self._width = width - self.left
-        self._top = CODE_HEAD if block.is_first else 0
+        look = current_look()
+        self._line_height = look.px(CODE_LINE)
+        self._top = look.px(CODE_HEAD) if block.is_first else 0
         self._made: dict[int, Unit] = {}
-        self._font = current_look().font(CODE_PX, mono=True)
+        self._font = look.font(CODE_PX, mono=True)
         self.height = code_height(block)
         letter = QFontMetricsF(self._font).horizontalAdvance("0")
         longest = max((len(line.expandtabs(4)) for line in block.lines), default=0)
@@ -298,17 +300,17 @@ class CodeBox(Box):
                 self._font,
                 1e7,
                 colour=look.colour("text"),
-                line_height=CODE_LINE,
+                line_height=self._line_height,
                 wraps=False,
                 runs=self.runs[index],
             )
         return made
 
     def place(self, index: int) -> QPointF:
-        return QPointF(self.left + CODE_PAD - self.wide.offset, self._top + index * CODE_LINE)
+        return QPointF(self.left + CODE_PAD - self.wide.offset, self._top + index * self._line_height)
 
     def unit_near(self, x: float, y: float) -> int:
-        return max(0, min(self.n_units - 1, int((y - self._top) // CODE_LINE)))
+        return max(0, min(self.n_units - 1, int((y - self._top) // self._line_height)))
 
     def paint(self, painter: QPainter, origin: QPointF, clip: QRectF, selected: Selected) -> None:
         look = current_look()
@@ -317,15 +319,15 @@ class CodeBox(Box):
         if self._code.is_first:
             painter.setFont(look.font(CAPTION_PX))
             painter.setPen(look.colour("text_faint"))
-            head = QRectF(room.left() + CODE_PAD, room.top(), room.width() - 100, CODE_HEAD)
+            head = QRectF(room.left() + CODE_PAD, room.top(), room.width() - 100, self._top)
             align = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
             painter.drawText(head, align, self._code.language or "text")
         painter.save()
         inner = room.adjusted(CODE_PAD - 4, 0, -CODE_PAD + 4, 0)
         painter.setClipRect(inner, Qt.ClipOperation.IntersectClip)
         top = origin.y() + self._top
-        first = max(0, int((clip.top() - top) // CODE_LINE))
-        last = min(self.n_units, int((clip.bottom() - top) // CODE_LINE) + 1)
+        first = max(0, int((clip.top() - top) // self._line_height))
+        last = min(self.n_units, int((clip.bottom() - top) // self._line_height) + 1)
         for index in range(first, last):
             self.unit(index).paint(painter, origin + self.place(index), selected(index))
         painter.restore()
@@ -420,9 +422,10 @@ def _x_of(line: QTextLine, position: int) -> float:
 
 def code_height(block: Code) -> float:
     """Known before the code is laid out, for a line never wraps."""
-    head = CODE_HEAD if block.is_first else 0
+    look = current_look()
+    head = look.px(CODE_HEAD) if block.is_first else 0
     foot = CODE_PAD if block.is_last else 0
-    return head + foot + len(block.lines) * CODE_LINE
+    return head + foot + len(block.lines) * look.px(CODE_LINE)
 
 
 def n_utf16(text: str) -> int:
@@ -499,7 +502,7 @@ def _coloured(text: str, runs: Sequence[Run]) -> list[QTextLayout.FormatRange]:
 def _format(span: Span, font: QFont, look: Look) -> QTextCharFormat:
     made = QTextCharFormat()
     if span.is_code:
-        made.setFont(look.font(max(CAPTION_PX, font.pixelSize() - 1), mono=True))
+        made.setFont(look.font(max(CAPTION_PX, font.pixelSize() / look.text_scale - 1), mono=True))
     if span.is_bold:
         made.setFontWeight(QFont.Weight.DemiBold)
     if span.is_italic:

@@ -12,14 +12,13 @@ from PySide6.QtGui import QFontMetricsF
 
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CAPTION_PX, LARGE, MEDIUM, SMALL
-from app.node.faults import begun
 from app.pages.chat.transcript.blocks import Span
 from app.pages.chat.transcript.boxes import Style, Unit
 from app.pages.chat.transcript.flow import Flow
 from app.pages.chat.transcript.highlight import Run
-from app.pages.chat.transcript.model import Prefill, Shown, Stats
+from app.pages.chat.transcript.model import STOPPED, Prefill, Shown, Stats
 from app.pages.chat.transcript.parts import ACTIONS_HEIGHT, EDITOR_HEIGHT, PREFILL_HEIGHT
-from app.pages.chat.transcript.words import DOT, NO_BREAK, stats_line, stats_parts
+from app.pages.chat.transcript.words import DOT, NO_BREAK, note_line, stats_line, stats_parts
 
 THOUGHT_HEIGHT = 32
 REASONING_INDENT = 16
@@ -235,14 +234,14 @@ class Entry:
         y = self._plan_answer(plan) if self.shown.role == "assistant" else self._plan_message(plan)
         y = self._plan_lines(plan, y)
         plan.actions = y + 2
-        plan.height = ceil(plan.actions + ACTIONS_HEIGHT + _GAP)
+        plan.height = ceil(plan.actions + current_look().px(ACTIONS_HEIGHT) + _GAP)
         return plan
 
     def _plan_answer(self, plan: Plan) -> float:
-        shown, y = self.shown, 4.0
+        shown, look, y = self.shown, current_look(), 4.0
         if shown.reasoning:
             plan.thought = y
-            y += THOUGHT_HEIGHT
+            y += look.px(THOUGHT_HEIGHT)
             if self.is_open:
                 plan.reasoning = y + 4
                 y += 4 + self._flow_height(0, self._width - REASONING_INDENT) + SMALL
@@ -252,20 +251,20 @@ class Entry:
             y += self._flow_height(1, self._width)
         elif self.prefill is not None:
             plan.prefill = y
-            y += PREFILL_HEIGHT
+            y += look.px(PREFILL_HEIGHT)
         elif shown.is_live:
             plan.waiting = y
-            y += WAITING_HEIGHT
+            y += look.px(WAITING_HEIGHT)
         return y
 
     def _plan_message(self, plan: Plan) -> float:
-        shown, y = self.shown, 4.0
+        shown, look, y = self.shown, current_look(), 4.0
         if shown.attachments:
             plan.files = y
-            y += len(shown.attachments) * (FILE_HEIGHT + 4) + 4
+            y += len(shown.attachments) * (look.px(FILE_HEIGHT) + 4) + 4
         if self.is_editing:
             plan.editor = y
-            return y + EDITOR_HEIGHT
+            return y + look.px(EDITOR_HEIGHT)
         if not shown.text:
             return y
         pad_x, pad_y = BUBBLE_PAD
@@ -275,7 +274,7 @@ class Entry:
             if is_own
             else self._width - 2 * pad_x
         )
-        head = 0 if is_own else 24
+        head = 0 if is_own else look.px(24)
         height = self._flow_height(1, width) + 2 * pad_y + head
         left = self._width - width - 2 * pad_x if is_own else 0.0
         plan.bubble = QRectF(left, y, width + 2 * pad_x, height)
@@ -286,12 +285,16 @@ class Entry:
         """The note and the figures under a message."""
         shown, look = self.shown, current_look()
         if self._flows is None:
-            return y + (34 if shown.note else 0) + (30 if shown.stats is not None else 0)
+            return y + look.px((34 if shown.note else 0) + (30 if shown.stats is not None else 0))
         if shown.note:
             if self.note is None:
-                colour = look.colour("text_faint" if len(shown.note.split()) == 1 else "warning")
+                colour = look.colour("text_faint" if shown.note == STOPPED else "warning")
                 self.note = Unit(
-                    [Span(text=begun(shown.note))], look.font(), self._width, colour=colour, line_height=22
+                    [Span(text=note_line(shown.note))],
+                    look.font(),
+                    self._width,
+                    colour=colour,
+                    line_height=look.px(22),
                 )
             plan.note = y + MEDIUM
             y = plan.note + self.note.height
@@ -304,7 +307,7 @@ class Entry:
                     look.font(CAPTION_PX),
                     self._width,
                     colour=look.colour("text_faint"),
-                    line_height=18,
+                    line_height=look.px(18),
                     runs=_remote_runs(shown.stats),
                 )
             plan.stats = y + MEDIUM
@@ -313,7 +316,8 @@ class Entry:
 
     def _flow_height(self, index: int, width: float) -> float:
         if self._flows is None:
-            text, px = (self.shown.text, BODY_PX) if index else (self.shown.reasoning, BODY_PX - 1)
+            text = self.shown.text if index else self.shown.reasoning
+            px = current_look().px(BODY_PX if index else BODY_PX - 1)
             n_lines = text.count("\n") * 0.7 + len(text) * px * 0.5 / max(60.0, width) + 1
             return n_lines * px * 1.55
         flow = self._flows[index]

@@ -16,6 +16,7 @@ from math import ceil
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainter
 
+from app.look.look import current_look
 from app.pages.chat.transcript.blocks import Block, Code, Table, Words, blocks_of, separator, units_of
 from app.pages.chat.transcript.boxes import (
     CELL_PAD,
@@ -226,7 +227,7 @@ class Flow:
                 style.line_height + 2 * CELL_PAD
             )
         width = max(60.0, self._width - piece.indent * INDENT)
-        per_line = max(4.0, width / (style.px * _LETTER))
+        per_line = max(4.0, width / (current_look().px(style.px) * _LETTER))
         n_lines = sum(max(1, ceil(len(line) / per_line)) for line in piece.source.split("\n"))
         return n_lines * style.line_height
 

@@ -6,13 +6,15 @@ It holds nothing that a message needs when it is out of view; `entry` does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, QUrl, Signal
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, QUrl, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
     QDesktopServices,
     QEnterEvent,
     QFocusEvent,
+    QFontMetrics,
     QGuiApplication,
     QKeyEvent,
     QKeySequence,
@@ -38,7 +40,7 @@ from app.pages.chat.transcript.parts import (
     Editor,
     PrefillPanel,
 )
-from app.pages.chat.transcript.words import thought
+from app.pages.chat.transcript.words import note_line, thought
 from app.widgets.basics import Button
 from app.widgets.controls import Menu
 
@@ -53,11 +55,21 @@ Spot = tuple[int, int, int, int]
 Key = tuple[int, int, int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Chip:
+    """An attached file as it is painted."""
+
+    name: str
+    tokens: str
+    place: QRectF
+
+
 class MessageView(QWidget):
-    """Signals: `acted` tells regenerate, continue, delete or answer_here."""
+    """Signals: `acted` tells regenerate, continue, delete or answer_here; `edited` the new text, and which of the
+    attached files go with it, by their places."""
 
     acted = Signal(str)
-    edited = Signal(str)
+    edited = Signal(str, object)
     turned = Signal(int)
     resized = Signal()
     reached = Signal()
@@ -77,6 +89,8 @@ class MessageView(QWidget):
         self._thought: Button | None = None
         self._panel: PrefillPanel | None = None
         self.editor: Editor | None = None
+        self._leave_out: list[Button] = []
+        self._left_out: set[int] = set()
         self._copies: dict[Key, CopyButton] = {}
         self._bars: dict[Key, QScrollBar] = {}
         self.setMouseTracking(True)
@@ -89,7 +103,7 @@ class MessageView(QWidget):
         who = {"user": self.tr("You"), "assistant": self.tr("Answer"), "system": self.tr("System prompt")}
         self.setAccessibleName(who[shown.role])
         files = ", ".join(one.name for one in shown.attachments)
-        said = [shown.text[:_READ_ALOUD], files, shown.note]
+        said = [shown.text[:_READ_ALOUD], files, note_line(shown.note)]
         self.setAccessibleDescription("\n".join(part for part in said if part))
 
     @property
@@ -157,7 +171,9 @@ class MessageView(QWidget):
             self._panel.setParent(self)
             self._panel.answer_here.connect(lambda: self.acted.emit("answer_here"))
         self._panel.say(prefill)
-        self._panel.setGeometry(MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, PREFILL_HEIGHT)
+        self._panel.setGeometry(
+            MARGIN, round(plan.prefill), self.width() - 2 * MARGIN, current_look().px(PREFILL_HEIGHT)
+        )
         self._panel.show()
 
     def _arrange_editor(self) -> None:
@@ -172,7 +188,38 @@ class MessageView(QWidget):
             self.editor.show()
             self.editor.field.setFocus()
             self.editor.field.moveCursor(self.editor.field.textCursor().MoveOperation.End)
-        self.editor.setGeometry(MARGIN, round(plan.editor), self.width() - 2 * MARGIN, EDITOR_HEIGHT)
+            self._make_leaving_out()
+        self.editor.setGeometry(
+            MARGIN, round(plan.editor), self.width() - 2 * MARGIN, current_look().px(EDITOR_HEIGHT)
+        )
+        for button, chip in zip(self._leave_out, self._chips(), strict=True):
+            button.move(round(chip.place.right()) - button.width() - 2, round(chip.place.center().y()) - 11)
+
+    def _make_leaving_out(self) -> None:
+        """A cross for each file, which may be what made the message too long."""
+        for index in range(len(self.entry.shown.attachments)):
+            button = Button(kind="icon", icon="close")
+            button.clicked.connect(lambda _=False, index=index: self._toggle_left_out(index))
+            button.setProperty("scale", "small")
+            button.setIconSize(QSize(14, 14))
+            button.setParent(self)
+            button.resize(22, 22)
+            button.show()
+            self._leave_out.append(button)
+            self._name_leaving_out(index)
+
+    def _toggle_left_out(self, index: int) -> None:
+        self._left_out ^= {index}
+        self._name_leaving_out(index)
+        self.update()
+
+    def _name_leaving_out(self, index: int) -> None:
+        button, is_out = self._leave_out[index], index in self._left_out
+        name = self.entry.shown.attachments[index].name
+        words = self.tr("Put {} back") if is_out else self.tr("Leave {} out")
+        button.setAccessibleName(words.format(name))
+        button.setToolTip(words.format(name))
+        button.show_icon("refresh" if is_out else "close")
 
     def begin_editing(self) -> None:
         self.clear_selection()
@@ -185,12 +232,17 @@ class MessageView(QWidget):
             self.setFocus()
             editor.hide()
             editor.deleteLater()
+        for button in self._leave_out:
+            button.hide()
+            button.deleteLater()
+        self._leave_out, self._left_out = [], set()
         self.entry.set_editing(False)
         self.resized.emit()
 
     def _send_edited(self, text: str) -> None:
+        kept = [at for at in range(len(self.entry.shown.attachments)) if at not in self._left_out]
         self._end_editing()
-        self.edited.emit(text)
+        self.edited.emit(text, kept)
 
     def _arrange_actions(self) -> None:
         plan, shown = self.entry.plan, self.entry.shown
@@ -247,7 +299,9 @@ class MessageView(QWidget):
                 self._copies[key] = button
             button = self._copies[key]
             right = self.width() - MARGIN
-            button.move(right - button.width() - 4, round(y) + (CODE_HEAD - button.height()) // 2)
+            button.move(
+                right - button.width() - 4, round(y) + (current_look().px(CODE_HEAD) - button.height()) // 2
+            )
             button.show()
 
     def _code_of(self, flow: Flow, slot: int, ordinal: int) -> Callable[[], str]:
@@ -280,6 +334,7 @@ class MessageView(QWidget):
             inner.append(self._panel.button)
         if self._actions is not None:
             inner += self._actions.buttons
+        inner += self._leave_out
         return [self, *(one for one in inner if one is not None)]
 
     # Painting.
@@ -294,7 +349,7 @@ class MessageView(QWidget):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -3), RADIUS_CARD, RADIUS_CARD)
         if plan.files is not None:
-            self._paint_files(painter, plan.files)
+            self._paint_files(painter)
         if plan.bubble is not None:
             self._paint_bubble(painter, plan.bubble)
         if plan.reasoning is not None:
@@ -313,7 +368,7 @@ class MessageView(QWidget):
         if plan.waiting is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(look.colour("local"))
-            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + WAITING_HEIGHT / 2 - 5, 10, 10))
+            painter.drawEllipse(QRectF(MARGIN + 1, plan.waiting + look.px(WAITING_HEIGHT) / 2 - 5, 10, 10))
         for unit, y in ((entry.note, plan.note), (entry.stats, plan.stats)):
             if unit is not None and y is not None:
                 unit.paint(painter, QPointF(MARGIN, y), None)
@@ -328,32 +383,46 @@ class MessageView(QWidget):
         if not is_own:
             painter.setFont(look.font(CAPTION_PX, strong=True))
             painter.setPen(look.colour("text_faint"))
-            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), 24)
+            place = QRectF(bubble.left() + MARGIN + 16, bubble.top() + 8, bubble.width(), look.px(24))
             painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.tr("System prompt"))
 
-    def _paint_files(self, painter: QPainter, top: float) -> None:
+    def _chips(self) -> list[_Chip]:
+        """The attached files, from the top, with room for a cross while they can be left out."""
+        top = self.entry.plan.files
+        if top is None:
+            return []
         look = current_look()
-        font = look.font(CAPTION_PX)
-        painter.setFont(font)
-        metrics = painter.fontMetrics()
+        metrics, height = QFontMetrics(look.font(CAPTION_PX)), look.px(FILE_HEIGHT)
+        chips = []
         for index, file in enumerate(self.entry.shown.attachments):
             n_tokens = file.n_tokens
             tokens = " · " + self.tr("{} tokens").format(f"{n_tokens:,}") if n_tokens is not None else ""
-            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, 320)
-            width = metrics.horizontalAdvance(name + tokens) + 48
-            y = top + index * (FILE_HEIGHT + 4)
-            chip = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, FILE_HEIGHT - 1)
+            name = metrics.elidedText(file.name, Qt.TextElideMode.ElideMiddle, look.px(320))
+            width = metrics.horizontalAdvance(name + tokens) + 48 + (20 if self.entry.is_editing else 0)
+            y = top + index * (height + 4)
+            place = QRectF(self.width() - MARGIN - width, y + 0.5, width - 0.5, height - 1)
+            chips.append(_Chip(name=name, tokens=tokens, place=place))
+        return chips
+
+    def _paint_files(self, painter: QPainter) -> None:
+        look = current_look()
+        font = look.font(CAPTION_PX)
+        metrics = QFontMetrics(font)
+        for index, chip in enumerate(self._chips()):
+            is_out = index in self._left_out
+            font.setStrikeOut(is_out)
+            painter.setFont(font)
             painter.setPen(QPen(look.colour("border"), 1))
-            painter.setBrush(look.colour("surface"))
-            painter.drawRoundedRect(chip, 6, 6)
-            painter.drawPixmap(QPointF(chip.left() + 10, y + 6), look.pixmap("file", "text_soft", 16))
-            text = chip.adjusted(32, 0, -8, 0)
-            painter.setPen(look.colour("text"))
-            painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, name)
+            painter.setBrush(look.colour("sunken" if is_out else "surface"))
+            painter.drawRoundedRect(chip.place, 6, 6)
+            file = QPointF(chip.place.left() + 10, chip.place.top() + (chip.place.height() - 16) // 2 + 0.5)
+            painter.drawPixmap(file, look.pixmap("file", "text_soft", 16))
+            text = chip.place.adjusted(32, 0, -8, 0)
+            painter.setPen(look.colour("text_faint" if is_out else "text"))
+            painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, chip.name)
             painter.setPen(look.colour("text_faint"))
-            painter.drawText(
-                text.adjusted(metrics.horizontalAdvance(name), 0, 0, 0), Qt.AlignmentFlag.AlignVCenter, tokens
-            )
+            text.adjust(metrics.horizontalAdvance(chip.name), 0, 0, 0)
+            painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, chip.tokens)
 
     # Selecting and pointing.
 

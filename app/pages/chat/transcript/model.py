@@ -52,12 +52,17 @@ class Prefill:
     note: str = ""
 
 
+# Notes as they are kept with a message, in whatever language it was written: the user ended it, or Baton was ended.
+STOPPED = "stopped"
+CUT_OFF = "the window was closed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """A message as it is now. `text` is Markdown in an answer, and plain in what a user wrote.
 
-    `reasoning_s` is how long it thought, None where not known. `note` is "stopped", or a sentence of what went wrong.
-    `branch` is which of how many versions this is, counted from 1. `is_live` while more of it is expected.
+    `reasoning_s` is how long it thought, None where not known. `note` is STOPPED, CUT_OFF, or a sentence of what went
+    wrong. `branch` is which of how many versions this is, counted from 1. `is_live` while more of it is expected.
     """
 
     id: str

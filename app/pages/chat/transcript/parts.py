@@ -69,7 +69,7 @@ class Actions(QWidget):
         for button in self.buttons:
             button.setIconSize(QSize(16, 16))
         self.setLayout(row(*parts, copy, *made, spacing=2))
-        self.resize(self.sizeHint().width(), ACTIONS_HEIGHT)
+        self.resize(self.sizeHint().width(), current_look().px(ACTIONS_HEIGHT))
 
 
 class PrefillPanel(QWidget):

@@ -37,11 +37,12 @@ _MAX_TURNS = 8
 
 
 class Transcript(QAbstractScrollArea):
-    """Signals carry the message's id; `branch` by how many versions to turn, `edited` the new text."""
+    """Signals carry the message's id; `branch` by how many versions to turn, `edited` the new text, and
+    the places of the attached files that go with it."""
 
     regenerate = Signal(str)
     continue_answer = Signal(str)
-    edited = Signal(str, str)
+    edited = Signal(str, str, object)
     branch = Signal(str, int)
     answer_here = Signal(str)
     delete = Signal(str)
@@ -170,7 +171,7 @@ class Transcript(QAbstractScrollArea):
     @property
     def _column(self) -> float:
         """Of the whole width, so that nothing moves when the scroll bar comes."""
-        return float(max(120, min(ANSWER_WIDTH, self.width() - 2 * HUGE)))
+        return float(max(120, min(current_look().px(ANSWER_WIDTH), self.width() - 2 * HUGE)))
 
     @property
     def _all_tops(self) -> list[float]:
@@ -270,7 +271,7 @@ class Transcript(QAbstractScrollArea):
             "answer_here": self.answer_here,
         }
         view.acted.connect(lambda act: signals[act].emit(id))
-        view.edited.connect(lambda text: self.edited.emit(id, text))
+        view.edited.connect(lambda text, kept: self.edited.emit(id, text, kept))
         view.turned.connect(lambda by: self.branch.emit(id, by))
         view.resized.connect(self._on_resized)
         view.reached.connect(self._order_focus)

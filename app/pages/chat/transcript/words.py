@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QCoreApplication
-
-from app.pages.chat.transcript.model import Prefill, Shown, Stats
+from app.node.faults import begun
+from app.pages.chat.transcript.model import CUT_OFF, STOPPED, Prefill, Shown, Stats
+from app.words import translate
 
 DOT = " · "
 NO_BREAK = "\u00a0"
@@ -24,20 +24,36 @@ def stats_parts(stats: Stats) -> list[Part]:
     """What is known of how an answer came about, in the order of its happening."""
     parts = []
     if stats.first_token_s is not None:
-        parts.append(Part(text=_tr("{} to first token").format(seconds(stats.first_token_s))))
+        parts.append(
+            Part(text=translate("Transcript", "{} to first token").format(seconds(stats.first_token_s)))
+        )
     if stats.tokens_per_s is not None:
-        parts.append(Part(text=_tr("{} tok/s").format(f"{stats.tokens_per_s:.1f}")))
+        parts.append(Part(text=translate("Transcript", "{} tok/s").format(f"{stats.tokens_per_s:.1f}")))
     if stats.n_reused is not None and stats.n_prompt is not None:
-        reused = _tr("reused {0} of {1}").format(f"{stats.n_reused:,}", f"{stats.n_prompt:,}")
+        reused = translate("Transcript", "reused {0} of {1}").format(
+            f"{stats.n_reused:,}", f"{stats.n_prompt:,}"
+        )
         parts.append(Part(text=reused))
     elif stats.n_prompt is not None:
-        parts.append(Part(text=_tr("prompt of {} tokens").format(f"{stats.n_prompt:,}")))
+        parts.append(Part(text=translate("Transcript", "prompt of {} tokens").format(f"{stats.n_prompt:,}")))
     if stats.prefilled_on:
-        parts.append(Part(text=_tr("prefilled on {}").format(stats.prefilled_on), is_remote=stats.is_remote))
+        parts.append(
+            Part(
+                text=translate("Transcript", "prefilled on {}").format(stats.prefilled_on),
+                is_remote=stats.is_remote,
+            )
+        )
     if stats.tail_ms is not None:
-        parts.append(Part(text=_tr("tail {}").format(milliseconds(stats.tail_ms)), is_remote=stats.is_remote))
+        parts.append(
+            Part(
+                text=translate("Transcript", "tail {}").format(milliseconds(stats.tail_ms)),
+                is_remote=stats.is_remote,
+            )
+        )
     if stats.saved_s is not None and abs(stats.saved_s) >= 0.05:
-        words = _tr("saved {}") if stats.saved_s > 0 else _tr("cost {}")
+        words = (
+            translate("Transcript", "saved {}") if stats.saved_s > 0 else translate("Transcript", "cost {}")
+        )
         parts.append(Part(text=words.format(seconds(abs(stats.saved_s))), is_remote=stats.is_remote))
     return parts
 
@@ -49,31 +65,46 @@ def stats_line(stats: Stats) -> str:
 def thought(shown: Shown) -> str:
     """What stands over an answer's reasoning."""
     if shown.is_live and not shown.text:
-        return _tr("Thinking")
+        return translate("Transcript", "Thinking")
     if shown.reasoning_s is None:
-        return _tr("Thoughts")
-    return _tr("Thought for {}").format(seconds(shown.reasoning_s, rough=True))
+        return translate("Transcript", "Thoughts")
+    return translate("Transcript", "Thought for {}").format(seconds(shown.reasoning_s, rough=True))
+
+
+def note_line(note: str) -> str:
+    """Why an answer ended early."""
+    if note == STOPPED:
+        return translate("Transcript", "Stopped")
+    if note == CUT_OFF:
+        return translate("Transcript", "The window was closed")
+    return begun(note)
 
 
 def prefill_lead(prefill: Prefill) -> str:
     """What is going on, in a line over the bar."""
     if not prefill.total:
-        return _tr("Reading the prompt")
-    far = _tr("{0} of {1} tokens").format(f"{prefill.done:,}", f"{prefill.total:,}")
+        return translate("Transcript", "Reading the prompt")
+    far = translate("Transcript", "{0} of {1} tokens").format(f"{prefill.done:,}", f"{prefill.total:,}")
     if not prefill.where:
-        return _tr("Reading the prompt: {}").format(far)
-    return _tr("Reading the prompt on {0}: {1}").format(prefill.where, far)
+        return translate("Transcript", "Reading the prompt: {}").format(far)
+    return translate("Transcript", "Reading the prompt on {0}: {1}").format(prefill.where, far)
 
 
 def prefill_parts(prefill: Prefill) -> list[Part]:
     """The figures under the bar."""
     parts = []
     if prefill.is_remote and prefill.total:
-        parts.append(Part(text=_tr("{} arrived here").format(f"{prefill.arrived:,}"), is_remote=True))
+        parts.append(
+            Part(
+                text=translate("Transcript", "{} arrived here").format(f"{prefill.arrived:,}"), is_remote=True
+            )
+        )
     if prefill.tokens_per_s:
-        parts.append(Part(text=_tr("{} tok/s").format(f"{prefill.tokens_per_s:,.0f}")))
+        parts.append(Part(text=translate("Transcript", "{} tok/s").format(f"{prefill.tokens_per_s:,.0f}")))
     if prefill.left_s is not None:
-        parts.append(Part(text=_tr("{} left").format(seconds(prefill.left_s, rough=True))))
+        parts.append(
+            Part(text=translate("Transcript", "{} left").format(seconds(prefill.left_s, rough=True)))
+        )
     return parts
 
 
@@ -81,19 +112,16 @@ def seconds(span_s: float, *, rough: bool = False) -> str:
     """0.94 s as "0.9 s", 83 s as "1 min 23 s"; a rough one has no tenths."""
     if span_s >= 59.5:
         minutes, rest = divmod(round(span_s), 60)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        if rest:
+            return translate("Figures", "{0} min {1} s").format(minutes, rest)
+        return translate("Figures", "{} min").format(minutes)
     if rough:
-        return f"{max(1, round(span_s))} s"
-    return f"{span_s:.2f} s" if span_s < 0.1 else f"{span_s:.1f} s"
+        return translate("Figures", "{} s").format(max(1, round(span_s)))
+    return translate("Figures", "{} s").format(f"{span_s:.2f}" if span_s < 0.1 else f"{span_s:.1f}")
 
 
 def milliseconds(span_ms: float) -> str:
     if span_ms >= 1000:
         return seconds(span_ms / 1000)
-    return (
-        f"{span_ms:.1f} ms" if span_ms < 9.95 and round(span_ms, 1) != round(span_ms) else f"{span_ms:.0f} ms"
-    )
-
-
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("Transcript", text)
+    has_tenths = span_ms < 9.95 and round(span_ms, 1) != round(span_ms)
+    return translate("Figures", "{} ms").format(f"{span_ms:.1f}" if has_tenths else f"{span_ms:.0f}")

@@ -64,7 +64,7 @@ def test_a_question_is_answered_in_versions_and_all_of_it_is_kept(node: NodeProc
         page.transcript.branch.emit(page.transcript.shown[1].id, -1)
         assert page.transcript.shown[1].id == said.id and page.transcript.shown[1].branch == (1, 2)
 
-        page.transcript.edited.emit(asked.id, "And of Spain?")
+        page.transcript.edited.emit(asked.id, "And of Spain?", [])
         answered(page)
         assert page.transcript.shown[0].text == "And of Spain?"
         assert page.transcript.shown[0].branch == (2, 2)
@@ -110,7 +110,7 @@ def test_an_answer_that_is_stopped_or_loses_its_engine_keeps_what_came(
 
 def test_files_are_counted_and_what_is_too_long_is_said(page: ChatPage, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("word " * 5000)
-    page.attach([tmp_path / "long.txt"])
+    page.attachments.attach([tmp_path / "long.txt"])
     wait(lambda: "5,0" in texts(page.composer) and "tokens" in texts(page.composer))
     (file,) = page.chat.conversation.draft_files
     assert file.n_tokens is not None and 5000 <= file.n_tokens <= 5002

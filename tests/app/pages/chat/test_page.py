@@ -22,7 +22,7 @@ from app.chats.faults import ChatsBusy, ChatsError
 from app.chats.model import File, Preset, Sampling
 from app.chats.models import Choice, Readiness
 from app.chats.store import Store
-from app.pages.chat import page as chat_page
+from app.pages.chat import attachments
 from app.pages.chat.composer import FileChip, ModelButton
 from tests.app.pages.chat.conftest import Alone, choose, keep, talk, titles
 from tests.app.windows import button, click, texts, wait
@@ -196,12 +196,12 @@ def test_a_file_that_is_read_slowly_belongs_where_it_was_attached(
         may_read.wait()
         return read_file(path)
 
-    monkeypatch.setattr(chat_page, "read_file", slowly)
+    monkeypatch.setattr(attachments, "read_file", slowly)
     one = alone(LOG, TAX)
     click_row(one, "log")
     wait(lambda: one.page.chat.id == "log")
     (tmp_path / "dmesg.txt").write_text("oops")
-    one.page.attach([tmp_path / "dmesg.txt"])
+    one.page.attachments.attach([tmp_path / "dmesg.txt"])
     click_row(one, "tax")
     wait(lambda: one.page.chat.id == "tax")
     assert "Reading" not in texts(one.page.composer)
@@ -264,10 +264,32 @@ def test_of_several_files_each_that_cannot_be_read_is_named(alone: Open, tmp_pat
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\x00\x00")
     (tmp_path / "empty.txt").touch()
     (tmp_path / "log.txt").write_text("oops")
-    one.page.attach([tmp_path / name for name in names])
+    one.page.attachments.attach([tmp_path / name for name in names])
     wait(lambda: one.shell.toasts)
     ((said, _),) = one.shell.toasts
     assert [name in said for name in names] == [True, True, False, True]
+
+
+def test_many_files_leave_room_for_what_was_said_and_the_last_one_is_seen(alone: Open) -> None:
+    one = alone(LOG)
+    page, composer = one.page, one.page.composer
+    usual = composer.height()
+
+    def attach(n: int) -> list[FileChip]:
+        page.chat.change_draft_files(
+            [File(id=f"{at}", name=f"part-{at}.txt", text="oops", n_bytes=4) for at in range(n)]
+        )
+        wait(lambda: sum(chip.isVisible() for chip in composer.findChildren(FileChip)) == n)
+        return [chip for chip in composer.findChildren(FileChip) if chip.isVisible()]
+
+    attach(2)
+    assert composer.height() > usual
+    chips = attach(60)
+    assert composer.height() < usual + 160
+    wait(lambda: not chips[-1].visibleRegion().isEmpty())
+    assert chips[0].visibleRegion().isEmpty()
+    attach(0)
+    wait(lambda: composer.height() == usual)
 
 
 def test_instructions_come_from_presets_or_are_ones_own(alone: Open) -> None:

@@ -53,6 +53,11 @@ def test_all_that_came_is_not_here_before_it_was_checked() -> None:
     assert not checking.is_here
 
 
+def test_of_what_nothing_is_kept_nothing_is_gone_on_with() -> None:
+    (failed,) = file_offers([FILE], [], [moving(FILE["name"], "failed", 0)])  # type: ignore[arg-type]
+    assert failed.share is None
+
+
 def test_the_catalogues_models_say_their_licence() -> None:
     (offer,) = catalogue_offers([ENTRY], [], [])
     assert (offer.source, offer.about, offer.share) == ("small", "llama · MIT", None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
 
 from app.pages.models.library import LibraryView
 from app.pages.models.row import LibraryRow
@@ -153,3 +155,18 @@ def test_a_narrow_page_shows_the_list_or_the_model(view: LibraryView) -> None:
     assert not view.rows["a", False].isVisible() and view.panel.isVisible()
     view.choose(None)
     assert view.rows["a", False].isVisible() and not view.panel.isVisible()
+
+
+def test_in_a_wide_window_names_stay_near_their_buttons(view: LibraryView) -> None:
+    show(view, model("a"))
+    view.resize(2300, 800)
+    QApplication.processEvents()
+    row = view.rows["a", True]
+    assert row.width() < 1200
+    margin = row.mapTo(view, QPoint(0, 0)).x()
+    assert abs(margin - (view.width() - margin - row.width())) <= 12
+    view.panel.show_model = Mock()  # type: ignore[method-assign]
+    view.choose(("a", True))
+    QApplication.processEvents()
+    assert row.width() > 900 and view.panel.isVisible()
+    assert view.panel.mapTo(view, QPoint(0, 0)).x() + view.panel.width() < view.width() - 200

@@ -119,7 +119,11 @@ def test_a_fetch_that_is_thrown_away_leaves_nothing(app: Opened, page: ModelsPag
     assert [path.name for path in library.iterdir() if "Tiny" in path.name and ".partial" in path.name] == []
 
 
-def test_what_the_hub_does_not_give_is_explained(app: Opened, page: ModelsPage) -> None:
+def test_what_the_hub_does_not_give_is_explained(
+    app: Opened, page: ModelsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toasts: list[str] = []
+    monkeypatch.setattr(app.window, "toast", lambda text, action=None: toasts.append(text))
     click(button(app.window, "Get models"))
     page.get.field.setText("https://huggingface.co/meta/Closed-GGUF/blob/main/Closed-F32.gguf")
     click(button(page.get, "Search"))
@@ -127,6 +131,9 @@ def test_what_the_hub_does_not_give_is_explained(app: Opened, page: ModelsPage) 
     assert "agreed to its terms" in texts(page.get)
     click(button(page.get, "Get Closed-F32"))
     wait(lambda: "agree there" in texts(page.transits))
+    assert button(page.transits, "Try again Closed-F32").isVisible()
+    # its row says it, and nothing else does
+    assert toasts == []
     assert ("Closed-F32", True) not in page.library.rows
     page.get.field.setText("odd/Mamba-GGUF")
     click(button(page.get, "Search"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.pages.models.transits import Kind, sentence, transits_of
+from app.node.faults import sentence
+from app.pages.models.transits import Kind, transits_of
 
 CATALOGUE = {"small"}
 

@@ -123,9 +123,9 @@ def test_time_goes_on_before_the_first_chunk(page: TelemetryPage) -> None:
 def test_an_answer_is_counted_while_it_is_written(page: TelemetryPage) -> None:
     told = LONG.timeline("decode", n_chunks=57, prefilled_ms=17_200.0, first_token_ms=17_240.0, n_decoded=1)
     tell(page, snapshot(), *LONG.until_chunk(57), ("request", told))
-    assert "1 token\n" in texts(page)
+    wait(lambda: "1 token\n" in texts(page))
     tell(page, ("slots", {"slots": [slot(0, "decode", id_task="chat-7", n_decoded=40)]}))
-    assert "40 tokens" in texts(page)
+    wait(lambda: "40 tokens" in texts(page))
 
 
 def test_a_request_keeps_its_computers_when_the_roles_change(page: TelemetryPage) -> None:
@@ -247,7 +247,7 @@ def test_an_engine_that_ends_takes_its_slots_along(page: TelemetryPage) -> None:
     tell(page, snapshot(), *LONG.until_chunk(3))
     pretend(page.context, engines=[])
     wait(lambda: "Its engine ended." in texts(page))
-    assert "no model is loaded" in texts(page)
+    wait(lambda: "no model is loaded" in texts(page))
 
 
 def turn(widget: Any, at: QPointF, delta: int) -> None:

@@ -369,7 +369,24 @@ def test_a_message_is_edited_in_place(transcript: Transcript) -> None:
     assert field.toPlainText() == "Old"
     QTest.keyClicks(field, " and new")
     click(button(view, "Send"))
-    assert edited.at(0) == ["q", "Old and new"]
+    assert edited.at(0) == ["q", "Old and new", []]
+
+
+def test_a_file_can_be_left_out_of_an_edited_message(transcript: Transcript) -> None:
+    files = tuple(ShownFile(name=name, n_tokens=9_000) for name in ("a.md", "b.pdf", "c.txt"))
+    transcript.show_all([question("Old", attachments=files)])
+    edited = QSignalSpy(transcript.edited)
+    view = message(transcript, "q")
+    assert not any("Leave" in name for name in buttons(view))
+    click(button(view, "Edit"))
+    for name in ("a.md", "b.pdf"):
+        click(button(view, f"Leave {name} out"))
+    click(button(view, "Put a.md back"))
+    crosses = [button(view, name) for name in ("Leave a.md out", "Put b.pdf back", "Leave c.txt out")]
+    assert all(view.rect().contains(one.geometry()) for one in crosses)
+    click(button(view, "Send"))
+    assert edited.at(0) == ["q", "Old", [0, 2]]
+    assert not any("Leave" in name for name in buttons(view))
 
 
 def test_an_empty_edit_is_not_sent(transcript: Transcript) -> None:
@@ -491,7 +508,7 @@ def test_messages_are_read_aloud(transcript: Transcript) -> None:
     transcript.show_all([question("Why?", attachments=files), answer("Because.", note="stopped")])
     asked, answered = message(transcript, "q"), message(transcript, "a")
     assert (asked.accessibleName(), asked.accessibleDescription()) == ("You", "Why?\na.log")
-    assert (answered.accessibleName(), answered.accessibleDescription()) == ("Answer", "Because.\nstopped")
+    assert (answered.accessibleName(), answered.accessibleDescription()) == ("Answer", "Because.\nStopped")
 
 
 def test_every_button_has_a_name(transcript: Transcript) -> None:
