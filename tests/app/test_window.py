@@ -274,6 +274,22 @@ def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> Non
     assert "spark is away. Nothing answers. Answers go on here" in texts(app.window)
     click(button(app.window, "Reconnect"))
     wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
+    app.state._hear(
+        (
+            "changed",
+            {
+                "workers": [
+                    {
+                        **{"model": "m", "for": "spark", "state": "starting", "starts": 2},
+                        **{"link": {}, "last_exits": [{"reason": "it was killed"}]},
+                    }
+                ]
+            },
+        )
+    )
+    assert "The worker of m stopped: it was killed." in texts(app.window)
+    assert "spark prefills by itself meanwhile" in texts(app.window)
+    app.state._hear(("changed", {"workers": []}))
     garage = {**peer, "node_id": "c" * 32, "name": "garage"}
     join = {"model": "m", "prefill": "garage", "prefill_node_id": "c" * 32, "note": ""}
     app.state._hear(("changed", {"joins": [join], "peers": [peer, garage]}))
