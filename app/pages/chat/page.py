@@ -370,6 +370,10 @@ class ChatPage(Page):
             self._ask_context()
         elif part in ("peers", "roles", "hosts"):
             self._show_models()
+        elif part in ("downloads", "copies"):
+            self._show_welcome()
+        elif part == "checks":
+            self._show_models()
         elif part == "settings":
             self._show_gauge()
 
@@ -384,8 +388,11 @@ class ChatPage(Page):
         on_peer = chat_models.loaded_on_peer(
             self.context.peer, state.part("roles", {}), state.part("hosts", {})
         )
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
+        self._choices = chat_models.choices(
+            state.part("models", {}), state.part("engines", ()), on_peer, state.part("checks", {})
+        )
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_loading()
         self._show_gauge()
         self._show_welcome()
         self._show_composer()
@@ -431,6 +438,7 @@ class ChatPage(Page):
         self._welcome.say(
             is_there=state.presence is not NodePresence.STARTING,
             has_models=bool(self._choices) or state.presence is NodePresence.GONE,
+            coming=chat_models.coming(state.part("downloads", ()), state.part("copies", ())),
             peer=str(peer["name"]) if peer is not None else "",
             share=chat_models.share_of(self._model, state.part("roles", {}), peer_id=peer_id),
         )
@@ -446,8 +454,14 @@ class ChatPage(Page):
         )
 
     def _show_loading(self) -> None:
-        loading = self._chat.loading
-        self._loading.show_progress(self._chat.conversation.model, loading.progress if loading else None)
+        loading, model = self._chat.loading, self._chat.conversation.model
+        progress = loading.progress if loading else None
+        # the answer is asked for every few seconds, and the node tells as it happens
+        for one in self._choices:
+            if one.id == model and one.readiness is Readiness.LOADING:
+                progress = one.progress
+        checked = self.context.state.part("checks", {}).get(model, 0.0)
+        self._loading.show_progress(model, progress, checked)
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
@@ -647,9 +661,11 @@ class _LoadingLine(QWidget):
         self.setLayout(row(self._words, self._meter, None, spacing=SMALL))
         self.hide()
 
-    def show_progress(self, model: str, progress: float | None) -> None:
-        share = f" {progress:.0%}" if progress is not None else ""
-        self._words.setText(
-            self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
-        )
-        self._meter.show_shares((progress or 0.0, "local"))
+    def show_progress(self, model: str, progress: float | None, checked: float) -> None:
+        """`checked` is how far its file is read through, which comes first where its digest is not known yet."""
+        words = self.tr("{model} is being loaded, then it answers.").format(model=model)
+        if not progress and checked:
+            words = self.tr("The file of {model} is being checked, then it answers.").format(model=model)
+        share = progress or checked
+        self._words.setText(f"{words} {share:.0%}" if share else words)
+        self._meter.show_shares((share, "local"))

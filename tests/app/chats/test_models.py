@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from app.chats.models import (
+    Coming,
     Computers,
     Readiness,
     Share,
     choices,
     chosen,
+    coming,
     computers_for,
     context_of,
     loaded_on_peer,
+    loading_words,
     share_of,
 )
 
@@ -41,6 +44,18 @@ def test_loaded_ones_come_first_and_each_says_how_it_is() -> None:
         Readiness.FAILED,
     ]
     assert (there[2].progress, there[3].reason) == (0.4, "out of memory")
+
+
+def test_a_file_that_is_read_through_first_is_said_to_be_until_its_model_loads() -> None:
+    def words(progress: float, checks: dict[str, float]) -> str:
+        (one,) = choices(
+            {"models": [{"id": "b", "problem": ""}]}, [engine("b", "starting", progress=progress)], {}, checks
+        )
+        return loading_words(one)
+
+    assert words(0.0, {"b": 0.4}) == "checking the file, 40%"
+    assert words(0.2, {"b": 0.4}) == "loading, 20%"
+    assert words(0.0, {"another": 0.4}) == "loading"
 
 
 def test_a_file_that_cannot_be_run_is_no_choice() -> None:
@@ -103,3 +118,12 @@ def test_the_other_computer_has_a_share_only_in_models_with_agreed_roles() -> No
     assert share_of("other", reads, peer_id="id2") is Share.NOTHING
     assert share_of("m", reads, peer_id="") is Share.NOTHING
     assert share_of("m", {"agreed": []}, peer_id="id2") is Share.NOTHING
+
+
+def test_what_is_on_its_way_here_is_known() -> None:
+    download = {"model": "some/Repo/Tiny.gguf", "state": "running", "done_bytes": 1, "total_bytes": 4}
+    over = {**download, "state": "done"}
+    copy = {**download, "model": "theirs", "direction": "in"}
+    assert coming([over, download], [copy]) == Coming(name="Tiny", done_bytes=1, total_bytes=4)
+    assert coming([over], [{**copy, "direction": "out"}]) is None
+    assert coming([], [copy]) == Coming(name="theirs", done_bytes=1, total_bytes=4)
