@@ -41,7 +41,7 @@ def read_file(path: Path) -> File:
     """Raises BadFile with why it cannot be attached."""
     try:
         if not path.exists():
-            raise BadFile(f"{path.name} is not there any more.")
+            raise BadFile(translate("Files", "{} is not there any more.").format(path.name))
         if not path.is_file():
             raise BadFile(
                 translate("Files", "{} is not a file. Attach the files in it one by one.").format(path.name)

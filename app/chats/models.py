@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from app.words import translate
+
 
 class Readiness(Enum):
     UNLOADED = "unloaded"
@@ -18,6 +20,7 @@ class Readiness(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """A model of this computer that can be run. `progress` from 0 to 1 while it is loaded; `reason` why it failed.
+    `checked` is how far its file has been read through meanwhile, 0 where it is not.
 
     `on` is the other computer's name where that one has it loaded and answers, "" where this one does.
     """
@@ -25,6 +28,7 @@ class Choice:
     id: str
     readiness: Readiness = Readiness.UNLOADED
     progress: float = 0.0
+    checked: float = 0.0
     reason: str = ""
     on: str = ""
 
@@ -115,16 +119,34 @@ def context_of(model_id: str, models: dict[str, Any], settings: dict[str, Any]) 
 
 
 def choices(
-    models: dict[str, Any], engines: Sequence[dict[str, Any]], on_peer: Mapping[str, str] | None = None
+    models: dict[str, Any],
+    engines: Sequence[dict[str, Any]],
+    on_peer: Mapping[str, str] | None = None,
+    checks: Mapping[str, float] | None = None,
 ) -> list[Choice]:
-    """Of the node's parts `models` and `engines`, and `loaded_on_peer`; those that are loaded first, then by name."""
+    """Of the node's parts `models`, `engines` and `checks`, and `loaded_on_peer`; those that are loaded first, then by
+    name."""
     running = {engine["model"]: engine for engine in engines}
     found = [
-        _choice(model["id"], running.get(model["id"]), (on_peer or {}).get(model["id"], ""))
+        _choice(
+            model["id"],
+            running.get(model["id"]),
+            (on_peer or {}).get(model["id"], ""),
+            (checks or {}).get(model["id"], 0.0),
+        )
         for model in models.get("models", ())
         if not model["problem"]
     ]
     return sorted(found, key=lambda one: (one.readiness is not Readiness.LOADED, one.id.lower()))
+
+
+def loading_words(choice: Choice) -> str:
+    """How far a model is that is being loaded. Nothing of it is in memory yet while its file is read for its digest."""
+    if choice.progress:
+        return translate("Models", "loading, {}").format(f"{choice.progress:.0%}")
+    if choice.checked:
+        return translate("Models", "checking the file, {}").format(f"{choice.checked:.0%}")
+    return translate("Models", "loading")
 
 
 def chosen(among: Sequence[Choice], *wanted: str) -> str:
@@ -133,7 +155,7 @@ def chosen(among: Sequence[Choice], *wanted: str) -> str:
     return next((one for one in wanted if one in there), among[0].id if among else "")
 
 
-def _choice(model_id: str, engine: dict[str, Any] | None, on: str) -> Choice:
+def _choice(model_id: str, engine: dict[str, Any] | None, on: str, checked: float) -> Choice:
     if engine is None and on:
         return Choice(id=model_id, readiness=Readiness.LOADED, progress=1.0, on=on)
     if engine is None:
@@ -143,4 +165,4 @@ def _choice(model_id: str, engine: dict[str, Any] | None, on: str) -> Choice:
     if engine["state"] == "failed":
         exits = engine.get("last_exits") or ()
         return Choice(id=model_id, readiness=Readiness.FAILED, reason=exits[-1]["reason"] if exits else "")
-    return Choice(id=model_id, readiness=Readiness.LOADING, progress=engine["progress"])
+    return Choice(id=model_id, readiness=Readiness.LOADING, progress=engine["progress"], checked=checked)

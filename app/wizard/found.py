@@ -10,19 +10,24 @@ from app.words import translate
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A computer to pair with. `shows_code`: it takes a code now; `answers` is false for a mere address."""
+    """A computer to pair with. `shows_code`: it takes a code now; `answers` is false for a mere address.
+
+    `typed` is the address by which somebody had it looked for, "" where it was found without.
+    """
 
     name: str
     about: str
     shows_code: bool
     answers: bool
     node_id: str = ""
+    typed: str = ""
 
 
 def candidates(discovery: dict[str, Any], peers: list[dict[str, Any]], own_id: str) -> list[Candidate]:
     """Those that are neither paired nor this one, who shows a code first."""
     known = {own_id, *(peer["node_id"] for peer in peers)}
-    found = [_candidate(told) for told in discovery.get("found", []) if told["node_id"] not in known]
+    typed = discovery.get("manual", [])
+    found = [_candidate(told, typed) for told in discovery.get("found", []) if told["node_id"] not in known]
     return sorted(found, key=lambda each: (not each.shows_code, not each.answers, each.name))
 
 
@@ -32,7 +37,7 @@ def networks(discovery: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(working))
 
 
-def _candidate(told: dict[str, Any]) -> Candidate:
+def _candidate(told: dict[str, Any], typed: list[str]) -> Candidate:
     answers = told["node_id"] is not None
     address = _host(told["addresses"][0]) if told["addresses"] else ""
     about = [address]
@@ -46,6 +51,7 @@ def _candidate(told: dict[str, Any]) -> Candidate:
         shows_code=bool(told["pairing_addresses"]),
         answers=answers,
         node_id=told["node_id"] or "",
+        typed=next((each for each in told["addresses"] if each in typed), ""),
     )
 
 

@@ -18,6 +18,7 @@ EXAMPLE = """\
   baton pair 1234-5678 --to 192.168.1.20    the same, where it is not found by itself
   baton pair list
   baton pair remove studio
+  baton pair remove 192.168.1.20:7119       look no more at an address that was typed in
   baton pair renew                          another identity, for a computer that was copied
 """
 
@@ -32,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CODE|list|remove|renew",
         help="the code that the other computer shows (default: show one here)",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the computer to remove: its name or id")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the computer to remove: its name or id, or an address that was typed in",
+    )
     parser.add_argument(
         "--to", metavar="HOST[:PORT]", help="where the code is shown (default: it is looked for)"
     )
@@ -119,7 +125,8 @@ def _say_paired(outcome: dict[str, Any]) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    peers = NodeClient.find().get("/peers")
+    node = NodeClient.find()
+    peers = node.get("/peers")
     if args.json:
         print(json.dumps(peers, indent=2))
         return
@@ -129,15 +136,30 @@ def _list(args: argparse.Namespace) -> None:
         state = f"connected, at {peer['address']}" if peer["connected"] else f"not connected: {peer['note']}"
         since = time.strftime("%Y-%m-%d", time.localtime(peer["paired_at"]))
         print(f"{peer['name']:<16} {peer['node_id'][:_SHORT]}  paired {since}  {state}")
+    for address in node.get("/discovery")["manual"]:
+        print(f"Another one is looked for at {address}, which was typed in")
 
 
 def _remove(args: argparse.Namespace) -> None:
-    outcome = NodeClient.find().delete(f"/peers/{quote(args.name, safe='')}")
+    node = NodeClient.find()
+    if (address := _typed(node, args.name)) is not None:
+        node.delete(f"/discovery/manual/{quote(address, safe='')}")
+        print(
+            json.dumps({"removed": address}) if args.json else f"Nobody is looked for at {address} any more"
+        )
+        return
+    outcome = node.delete(f"/peers/{quote(args.name, safe='')}")
     if args.json:
         print(json.dumps(outcome))
         return
     told = "it was told" if outcome["told"] else "it is not connected, and will be turned away when it calls"
     print(f"{outcome['removed']} is not paired with this computer any more; {told}")
+
+
+def _typed(node: NodeClient, text: str) -> str | None:
+    """The address that was typed in and that is meant, with its port or without."""
+    manual: list[str] = node.get("/discovery")["manual"]
+    return next((each for each in manual if text in (each, each.rpartition(":")[0].strip("[]"))), None)
 
 
 def _renew(args: argparse.Namespace) -> None:

@@ -47,7 +47,6 @@ from engine.node.control import link as link_control
 from engine.node.control import models as models_control
 from engine.node.control.app import build_control_app
 from engine.node.control.status import DESCRIBE, Told, memory_told
-from engine.node.device_memory import DeviceMemory
 from engine.node.engines import Engines, LoadedEngine, Memory, ModelFile
 from engine.node.finding.announcement import clean_name
 from engine.node.finding.discovery import Discovery
@@ -55,6 +54,7 @@ from engine.node.front import Front
 from engine.node.hosts import Host, Hosts, read_host
 from engine.node.link_doctor import LinkDoctor
 from engine.node.model_list import ModelList
+from engine.node.model_memory import ModelMemory
 from engine.node.models.copies import Copies
 from engine.node.models.downloads import Downloads
 from engine.node.models.elsewhere import kept_elsewhere
@@ -290,6 +290,7 @@ class Node:
             on_change=self._on_models,
             in_use=self._what_ends_engines,
             needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
+            on_check=add("checks", lambda: self.shelf.checks),
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
@@ -305,11 +306,11 @@ class Node:
         self.hub = HubSearch()
         self.awake = Awake(on_change=self._with_notes(add("awake", lambda: self.awake.snapshot())))
         self.standby = Standby(environment)
-        self._device_memory = DeviceMemory(_host_memory)
+        self._model_memory = ModelMemory(_host_memory)
         self.engines = Engines(
             find=self._find_model,
             memory=self._memory,
-            on_device=lambda told: self._device_memory.hear(told, held_bytes=self._held_bytes()),
+            on_device=lambda told: self._model_memory.hear(told, held_bytes=self._held_bytes()),
             settings=lambda: settings.values(DECODE_SETTINGS),
             words=own_words,
             environment={**environment, "BATON_API_KEY": engine_key},
@@ -612,7 +613,7 @@ class Node:
         """What models may have: of the device where they are computed, else of the computer."""
         if self.settings.value(config.DEVICE) == "cpu":
             return _host_memory()
-        return self._device_memory.memory(
+        return self._model_memory.memory(
             measured_bytes=self._reports.gpu_bytes(), held_bytes=self._held_bytes()
         )
 

@@ -31,7 +31,7 @@ from PySide6.QtWidgets import QFrame, QMenu, QPlainTextEdit, QScrollArea, QSizeP
 from app.chats.attaching import MAX_INLINE_CHARS, PASTED_CHARS
 from app.chats.gauge import Fill
 from app.chats.model import File
-from app.chats.models import Choice, Readiness
+from app.chats.models import Choice, Readiness, loading_words
 from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
@@ -411,7 +411,7 @@ class ModelButton(_Picker):
         if choice is None:
             words = self.tr("No model")
         elif choice.readiness is Readiness.LOADING:
-            words = f"{shortened(model, _NAME_CHARS)}  {choice.progress:.0%}"
+            words = f"{shortened(model, _NAME_CHARS)}  {choice.progress or choice.checked:.0%}"
         else:
             words = shortened(model, _NAME_CHARS)
         self.say(words)
@@ -441,7 +441,7 @@ class ModelButton(_Picker):
             return self.tr("loaded on {}").format(choice.on)
         return {
             Readiness.LOADED: self.tr("loaded"),
-            Readiness.LOADING: self.tr("loading, {share}").format(share=f"{choice.progress:.0%}"),
+            Readiness.LOADING: loading_words(choice),
             Readiness.FAILED: self.tr("could not be loaded"),
             Readiness.UNLOADED: "",
         }[choice.readiness]

@@ -372,6 +372,8 @@ class ChatPage(Page):
             self._show_models()
         elif part in ("downloads", "copies"):
             self._show_welcome()
+        elif part == "checks":
+            self._show_models()
         elif part == "settings":
             self._show_gauge()
 
@@ -386,7 +388,9 @@ class ChatPage(Page):
         on_peer = chat_models.loaded_on_peer(
             self.context.peer, state.part("roles", {}), state.part("hosts", {})
         )
-        self._choices = chat_models.choices(state.part("models", {}), state.part("engines", ()), on_peer)
+        self._choices = chat_models.choices(
+            state.part("models", {}), state.part("engines", ()), on_peer, state.part("checks", {})
+        )
         self._composer.model.show_choices(self._choices, self._model)
         self._show_loading()
         self._show_gauge()
@@ -456,7 +460,8 @@ class ChatPage(Page):
         for one in self._choices:
             if one.id == model and one.readiness is Readiness.LOADING:
                 progress = one.progress
-        self._loading.show_progress(model, progress)
+        checked = self.context.state.part("checks", {}).get(model, 0.0)
+        self._loading.show_progress(model, progress, checked)
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:
@@ -656,9 +661,11 @@ class _LoadingLine(QWidget):
         self.setLayout(row(self._words, self._meter, None, spacing=SMALL))
         self.hide()
 
-    def show_progress(self, model: str, progress: float | None) -> None:
-        share = f" {progress:.0%}" if progress is not None else ""
-        self._words.setText(
-            self.tr("{model} is being loaded, then it answers.{share}").format(model=model, share=share)
-        )
-        self._meter.show_shares((progress or 0.0, "local"))
+    def show_progress(self, model: str, progress: float | None, checked: float) -> None:
+        """`checked` is how far its file is read through, which comes first where its digest is not known yet."""
+        words = self.tr("{model} is being loaded, then it answers.").format(model=model)
+        if not progress and checked:
+            words = self.tr("The file of {model} is being checked, then it answers.").format(model=model)
+        share = progress or checked
+        self._words.setText(f"{words} {share:.0%}" if share else words)
+        self._meter.show_shares((share, "local"))

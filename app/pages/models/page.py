@@ -144,6 +144,8 @@ class ModelsPage(Page):
     def _on_changed(self, part: str) -> None:
         if part in _MOVING:
             self._show_transits()
+        elif part == "checks":
+            self._show_models()
         elif part in _LOOKED_AT:
             if part in ("engines", "roles", "hosts"):
                 self._show_models()
@@ -179,8 +181,14 @@ class ModelsPage(Page):
         engines = self.context.state.part("engines", [])
         coming = {each.source for each in self._transits if each.kind is Kind.COPY_IN and each.is_running}
         state = self.context.state
-        answering = loaded_on_peer(peer, state.part("roles", {}), state.part("hosts", {}))
-        self._models = rows_of(self._library, engines, peer["node_id"] if peer else "", coming, answering)
+        self._models = rows_of(
+            self._library,
+            engines,
+            peer["node_id"] if peer else "",
+            coming,
+            loaded_on_peer(peer, state.part("roles", {}), state.part("hosts", {})),
+            state.part("checks", {}),
+        )
         for model in self._models:
             if model.state in (State.LOADED, State.LOADING):
                 self._faults.pop(model.model_id, None)

@@ -99,7 +99,7 @@ class LibraryRow(ChoosableRow):
         self._dot.setVisible(bool(words))
         self._fit.setVisible(bool(words))
         self._meter.setVisible(model.state is State.LOADING)
-        self._meter.show_shares((model.progress, "local"))
+        self._meter.show_shares((model.progress or model.checked, "local"))
         self._show_action(model)
         self.setAccessibleName(f"{model.model_id}. {self._facts.full_text}. {words}")
 
@@ -132,6 +132,10 @@ class LibraryRow(ChoosableRow):
         if model.state is State.FAILED or fault:
             return self.tr("Could not be loaded. {}").format(sentence(fault or model.fault)), "danger"
         if model.state is State.LOADING:
+            if not model.progress and model.checked:
+                return self.tr("Checking the file, {:.0f} %").format(100 * model.checked), "local"
+            if not model.progress:
+                return self.tr("Loading"), "local"
             return self.tr("Loading, {:.0f} %").format(100 * model.progress), "local"
         if model.state is State.LOADED:
             return self.tr("Ready to answer"), "local"

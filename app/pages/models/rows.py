@@ -90,6 +90,7 @@ class ModelRow:
     problem: str = ""
     state: State = State.IDLE
     progress: float = 0.0
+    checked: float = 0.0
     fault: str = ""
     answers_on: str = ""
 
@@ -115,11 +116,12 @@ def rows_of(
     peer: str = "",
     coming: Collection[str] = (),
     answering: Mapping[str, str] = MappingProxyType({}),
+    checks: Mapping[str, float] = MappingProxyType({}),
 ) -> list[ModelRow]:
     """A row a model: the same content on both computers is one. `peer` is the node id of the other computer.
 
     `coming` are the ids there of what is being copied from it, `answering` the models that it has loaded and answers
-    with for this one, with its name.
+    with for this one, with its name. `checks` is how far files here are read through.
     """
     rows = {told["id"]: _row(told, here=True) for told in library["here"]["models"]}
     for other in library["peers"]:
@@ -129,6 +131,9 @@ def rows_of(
     for engine in engines:
         if (row := rows.get(engine["model"])) is not None:
             rows[row.model_id] = _with_engine(row, engine)
+    for model_id, share in checks.items():
+        if model_id in rows:
+            rows[model_id] = replace(rows[model_id], checked=share)
     return [replace(row, answers_on=answering.get(row.model_id, "")) for row in rows.values()]
 
 

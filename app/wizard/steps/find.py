@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from urllib.parse import quote
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLineEdit, QWidget
 
@@ -132,7 +135,7 @@ class FindStep(StepView):
             self._found = found
             clear(self._list)
             for candidate in found:
-                self._list.addWidget(_CandidateCard(candidate, self._choose))
+                self._list.addWidget(_CandidateCard(candidate, self._choose, self._forget))
         self._empty.setVisible(one is None)
         looking_on = ", ".join(networks(discovery))
         self._networks.setText(
@@ -172,6 +175,11 @@ class FindStep(StepView):
     def _on_added(self, answer: dict[str, str]) -> None:
         self._address.clear()
 
+    def _forget(self, candidate: Candidate) -> None:
+        """Look no more at the address that was typed."""
+        path = f"/discovery/manual/{quote(candidate.typed, safe='')}"
+        self.run(self.context.client.delete(path), lambda _: None, self._on_refused)
+
     def _on_refused(self, error: AppError) -> None:
         set_property(self._address, "state", "wrong")
         self._fault.setText(str(error))
@@ -205,11 +213,16 @@ class FindStep(StepView):
 class _CandidateCard(Card):
     """A computer that was found, with the button to pair with it."""
 
-    def __init__(self, candidate: Candidate, on_choose: object) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        on_choose: Callable[[Candidate], object],
+        on_forget: Callable[[Candidate], object],
+    ) -> None:
         super().__init__(padding=MEDIUM)
         button = Button(
             self.tr("Pair"),
-            lambda: on_choose(candidate),  # type: ignore[operator]
+            lambda: on_choose(candidate),
             kind="primary" if candidate.shows_code else "",
             name=self.tr("Pair with {}").format(candidate.name),
         )
@@ -221,5 +234,14 @@ class _CandidateCard(Card):
         parts = row(Icon("computer", "peer", 24), words, None, spacing=MEDIUM)
         if candidate.shows_code:
             parts.addWidget(Tag(self.tr("shows a code"), "peer"), 0, Qt.AlignmentFlag.AlignVCenter)
+        if candidate.typed:
+            forget = Button(
+                "",
+                lambda: on_forget(candidate),
+                kind="icon",
+                icon="close",
+                name=self.tr("Look no more at {}").format(candidate.typed),
+            )
+            parts.addWidget(forget)
         parts.addWidget(button)
         self.column.addLayout(parts)

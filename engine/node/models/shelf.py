@@ -35,13 +35,16 @@ log = logging.getLogger(__name__)
 # Models that a paired computer is told of.
 MAX_TOLD = 1000
 
+# How often at most it is told how far a file was read.
+_CHECKS_TOLD = 50
+
 
 class _Stopped(BatonError):
     """The node ends."""
 
 
 class Shelf:
-    """The node's view of its models; `on_change` is called when it has changed."""
+    """The node's view of its models; `on_change` is called when it has changed, `on_check` when `checks` have."""
 
     def __init__(
         self,
@@ -50,15 +53,19 @@ class Shelf:
         on_change: Callable[[], None],
         in_use: Callable[[], Mapping[str, str]],
         needed_bytes: Callable[[LocalModel], int] = lambda _: 0,
+        on_check: Callable[[], None] = lambda: None,
     ) -> None:
         """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine.
 
-        `needed_bytes` is the memory that a model takes.
+        `needed_bytes` is the memory that a model takes. `checks` has the share that was read, by the ids of models that
+        are being read through for their digests.
         """
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
         self._unfinished: tuple[Unfinished, ...] = ()
+        self.checks: dict[str, float] = {}
         self._on_change = on_change
+        self._on_check = on_check
         self._in_use = in_use
         self._needed_bytes = needed_bytes
         self._looking = asyncio.Lock()
@@ -119,11 +126,31 @@ class Shelf:
 
     async def digests(self, model: LocalModel) -> tuple[str, ...]:
         """Of each file, read now where they are not known yet. Raises ModelFileError."""
-        digests = await asyncio.to_thread(
-            file_digests, model.paths, cache_dir=self.folder.digests_dir, on_progress=self._go_on
-        )
+        loop, told = asyncio.get_running_loop(), 0
+
+        def go_on(done: int, total: int) -> None:
+            """On the thread that reads."""
+            nonlocal told
+            self._go_on(done, total)
+            step = _CHECKS_TOLD * done // total if total else 0
+            # what was known already is told of at once, and whole
+            if told < step < _CHECKS_TOLD:
+                told = step
+                loop.call_soon_threadsafe(self._say_checked, model.model_id, step / _CHECKS_TOLD)
+
+        try:
+            digests = await asyncio.to_thread(
+                file_digests, model.paths, cache_dir=self.folder.digests_dir, on_progress=go_on
+            )
+        finally:
+            if self.checks.pop(model.model_id, None) is not None:
+                self._on_check()
         await self.refresh()
         return digests
+
+    def _say_checked(self, model_id: str, share: float) -> None:
+        self.checks[model_id] = share
+        self._on_check()
 
     async def add(self, source: Path, progress: Progress, *, copy: bool) -> LocalModel:
         """As `import_model`."""

@@ -15,6 +15,7 @@ from app.chats.models import (
     computers_for,
     context_of,
     loaded_on_peer,
+    loading_words,
     share_of,
 )
 
@@ -43,6 +44,18 @@ def test_loaded_ones_come_first_and_each_says_how_it_is() -> None:
         Readiness.FAILED,
     ]
     assert (there[2].progress, there[3].reason) == (0.4, "out of memory")
+
+
+def test_a_file_that_is_read_through_first_is_said_to_be_until_its_model_loads() -> None:
+    def words(progress: float, checks: dict[str, float]) -> str:
+        (one,) = choices(
+            {"models": [{"id": "b", "problem": ""}]}, [engine("b", "starting", progress=progress)], {}, checks
+        )
+        return loading_words(one)
+
+    assert words(0.0, {"b": 0.4}) == "checking the file, 40%"
+    assert words(0.2, {"b": 0.4}) == "loading, 20%"
+    assert words(0.0, {"another": 0.4}) == "loading"
 
 
 def test_a_file_that_cannot_be_run_is_no_choice() -> None:

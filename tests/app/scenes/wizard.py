@@ -172,10 +172,12 @@ class _Scene:
         discovery = self.app.parts["discovery"]
         self.shot("3-find-empty")
         showing = {**SPARK, "name": "spark", "node_id": "d" * 32, "pairing_addresses": ["10.71.17.3:7120"]}
+        nobody = {**SPARK, "node_id": None, "name": "", "version": None, "addresses": ["10.71.17.9:7119"]}
         self.tell(
             discovery={
                 **discovery,
-                "found": [SPARK, showing, {**SPARK, "node_id": None, "name": "", "version": None}],
+                "found": [SPARK, showing, nobody],
+                "manual": nobody["addresses"],
             }
         )
         self.shot("3-find")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from engine.node.control import pairing
+from engine.node.control import discovery, pairing
 from engine.node.control.app import build_control_app
-from engine.node.finding.discovery import Found
+from engine.node.finding.discovery import Discovery, Found
 from engine.node.peering.peer_links import PeerLinks
 from engine.node.presence import Place
 from engine.node.trust.identity import Identity
@@ -43,6 +43,11 @@ class Desk:
     peers: PeerBook
     links: PeerLinks
     found: list[Found] = field(default_factory=list)
+    discovery: Discovery = field(
+        default_factory=lambda: Discovery(
+            node_id="a" * 32, name="Alpha", version="1", on_change=lambda: None, look=list
+        )
+    )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -92,7 +97,7 @@ async def desk(folder: Path, name: str) -> AsyncIterator[Desk]:
             port=0,
         ),
     )
-    server = HttpServer(build_control_app(here, TOKEN, pairing.routes()))
+    server = HttpServer(build_control_app(here, TOKEN, [*pairing.routes(), *discovery.routes()]))
     serving = asyncio.create_task(server.serve())
     place = Place(home / "CACHE" / "baton" / "node")
     place.take()
@@ -173,6 +178,20 @@ def test_pairs_are_listed_and_removed(tmp_path: Path) -> None:
         while there.peers.all():
             await asyncio.sleep(0)
         assert here.peers.all() == () and here.links.all() == []
+
+    run(tmp_path, work)
+
+
+def test_an_address_that_was_typed_in_is_listed_and_removed(tmp_path: Path) -> None:
+    async def work(here: Desk, there: Desk) -> None:
+        for address in ("192.168.1.20", "fe80::1%eth0"):
+            here.discovery.add_manual(address)
+        _, out, _ = await here.type("list")
+        assert "looked for at 192.168.1.20:7119" in out and "[fe80::1%eth0]:7119" in out
+        removed = await here.type("remove", "192.168.1.20")
+        assert removed == (0, "Nobody is looked for at 192.168.1.20:7119 any more\n", "")
+        assert (await here.type("remove", "[fe80::1%eth0]:7119"))[0] == 0
+        assert here.discovery.snapshot()["manual"] == []
 
     run(tmp_path, work)
 

@@ -75,6 +75,25 @@ class Kept:
             while not is_so():
                 await self.process.until_changed()
 
+    async def begin(self) -> None:
+        """Start it, and greet it, so that it is ready."""
+        self.process.tell("greeting", "hello")
+        self.process.start()
+        await self.until(lambda: self.process.state is State.READY)
+
+
+def note_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Nothing is waited for from now on; how long it would have been."""
+    waits: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await real_sleep(0)
+
+    monkeypatch.setattr(supervisor.asyncio, "sleep", note)
+    return waits
+
 
 def test_it_is_started_heard_and_ended(tmp_path: Path) -> None:
     async def work() -> None:
@@ -138,9 +157,7 @@ def test_one_that_hangs_is_killed_though_whoever_stops_it_is_cancelled(
 
     async def work() -> None:
         kept = Kept(tmp_path)
-        kept.process.tell("greeting", "hello")
-        kept.process.start()
-        await kept.until(lambda: kept.process.state is State.READY)
+        await kept.begin()
         os.kill(kept.process.ready["pid"], signal.SIGSTOP)
         stopping = asyncio.create_task(kept.process.stop())
         await asyncio.sleep(0)
@@ -167,16 +184,9 @@ def test_one_that_was_asked_for_what_cannot_be_says_why_and_stays_down(tmp_path:
 def test_one_that_breaks_again_and_again_is_started_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[float] = []
-    real_sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        waits.append(seconds)
-        await real_sleep(0)
-
     async def work() -> None:
         kept = Kept(tmp_path, "break")
-        monkeypatch.setattr(supervisor.asyncio, "sleep", note)
+        waits = note_waits(monkeypatch)
         kept.process.start()
         await kept.until(lambda: len(waits) >= 4)
         await kept.process.stop()
@@ -189,17 +199,10 @@ def test_one_that_breaks_again_and_again_is_started_less_and_less_often(
 def test_one_that_was_ready_is_started_again_at_once_for_the_first_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[float] = []
-    real_sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        waits.append(seconds)
-        await real_sleep(0)
-
     async def work() -> None:
         kept = Kept(tmp_path, "crash")
         kept.process.tell("greeting", "hello")
-        monkeypatch.setattr(supervisor.asyncio, "sleep", note)
+        waits = note_waits(monkeypatch)
         kept.process.start()
         await kept.until(lambda: len(waits) >= 3)
         await kept.process.stop()
@@ -212,9 +215,7 @@ def test_it_says_what_a_start_took_and_how_long_nothing_was_there(tmp_path: Path
     async def work() -> None:
         kept = Kept(tmp_path)
         assert kept.process.snapshot()["last_start"] is None
-        kept.process.tell("greeting", "hello")
-        kept.process.start()
-        await kept.until(lambda: kept.process.state is State.READY)
+        await kept.begin()
         first = kept.process.snapshot()["last_start"]
         assert first["away_s"] is None and first["took_s"] > 0
         assert (first["model_s"], first["warm_up_s"]) == (0.25, 0.125)

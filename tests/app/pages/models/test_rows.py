@@ -108,6 +108,11 @@ def test_where_the_other_computer_answers_it_is_known() -> None:
     assert found == {"a": "spark", "b": ""}
 
 
+def test_how_far_a_file_is_read_through_is_told_of_that_model_alone() -> None:
+    rows = rows_of(library([model("a"), model("b")], []), (), "p", checks={"b": 0.4, "gone": 0.1})
+    assert {row.model_id: row.checked for row in rows} == {"a": 0.0, "b": 0.4}
+
+
 def test_whom_a_model_fits() -> None:
     memory = Memory(name="studio", total_bytes=100 * GB, free_bytes=40 * GB)
     assert memory.fit(30 * GB) is Fit.YES

@@ -65,6 +65,10 @@ class Node:
         assert self.end.link is not None
         return self.end.link
 
+    def be_a_stranger(self, folder: Path) -> None:
+        """To the other computer's copies, though not to its links."""
+        self.copies._identity = Identity.load_or_create(folder / "nobody")
+
     async def to_its_end(self, copy: Copy) -> list[dict[str, Any]]:
         async with contextlib.aclosing(self.copies.follow(copy)) as steps:
             return [each.snapshot() async for each in steps]
@@ -179,7 +183,7 @@ def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_either_side_can_cancel_and_both_say_so(tmp_path: Path, side: str) -> None:
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf", n_bytes=1 << 20)
-        here.copies._identity = Identity.load_or_create(tmp_path / "nobody")
+        here.be_a_stranger(tmp_path)
         sending = asyncio.create_task(here.send("mine"))
         await there.until(lambda: any(c["direction"] == "in" for c in there.copies.snapshot()))
         await there.until(lambda: bool(there.copies._call_backs))
@@ -201,7 +205,7 @@ def test_either_side_can_cancel_and_both_say_so(tmp_path: Path, side: str) -> No
 def test_a_lost_link_ends_the_copy_on_both_computers(tmp_path: Path) -> None:
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf", n_bytes=1 << 20)
-        here.copies._identity = Identity.load_or_create(tmp_path / "nobody")
+        here.be_a_stranger(tmp_path)
         sending = asyncio.create_task(here.send("mine"))
         await there.until(lambda: bool(there.copies._call_backs))
         there.end.book.remove(here.end.identity.node_id)
@@ -313,19 +317,24 @@ class Reading:
         return ("ab" * 32,)
 
 
+async def reading(folder: Path) -> tuple[Copies, Copy, Reading]:
+    """A copy whose model is being read for its digest."""
+    write_model(folder / "mine.gguf")
+    (model,) = Folder(folder, folder / "digests").models()
+    shelf = Reading()
+    here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
+    link = SimpleNamespace(peer=SimpleNamespace(name="studio", node_id="b" * 32))
+    copy = here.send(model, link)  # type: ignore[arg-type]
+    await shelf.began.wait()
+    return here, copy, shelf
+
+
 def test_a_copy_may_be_cancelled_before_it_has_begun_to_send(tmp_path: Path) -> None:
     """Reading a large model for its digest takes a while."""
-    folder = Folder(tmp_path, tmp_path / "digests")
-    write_model(tmp_path / "mine.gguf")
 
     async def story() -> None:
-        shelf = Reading()
-        here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
-        link = SimpleNamespace(peer=SimpleNamespace(name="studio", node_id="b" * 32))
-
-        copy = here.send(folder.models()[0], link)  # type: ignore[arg-type]
         async with asyncio.timeout(TIMEOUT_S):
-            await shelf.began.wait()
+            here, copy, shelf = await reading(tmp_path)
             here.cancel(copy.copy_id)
             shelf.may_go_on.set()
             with pytest.raises(UserError, match="was cancelled"):
@@ -341,7 +350,8 @@ def test_a_copy_goes_on_when_nobody_follows_it_and_is_begun_once(tmp_path: Path)
     async def work(here: Node, there: Node) -> None:
         write_model(here.shelf.folder.path / "mine.gguf")
         await here.shelf.refresh()
-        identity, here.copies._identity = here.copies._identity, Identity.load_or_create(tmp_path / "nobody")
+        identity = here.copies._identity
+        here.be_a_stranger(tmp_path)
         copy = here.copies.send(here.shelf.find("mine"), here.link)
         async with contextlib.aclosing(here.copies.follow(copy)) as followed:
             await anext(followed)
@@ -420,7 +430,7 @@ def test_nobody_else_may_send_what_a_computer_was_asked_for(tmp_path: Path) -> N
 def test_either_side_can_cancel_what_was_asked_for(tmp_path: Path, side: str) -> None:
     async def work(here: Node, there: Node) -> None:
         write_model(there.shelf.folder.path / "theirs.gguf", n_bytes=1 << 20)
-        there.copies._identity = Identity.load_or_create(tmp_path / "nobody")
+        there.be_a_stranger(tmp_path)
         fetching = asyncio.create_task(here.fetch("theirs"))
         await here.until(lambda: bool(here.copies._call_backs))
         node = here if side == "receiver" else there
@@ -450,16 +460,10 @@ def test_a_copy_whose_model_is_still_read_keeps_no_node_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "_GRACE_S", 0.01)
-    folder = Folder(tmp_path, tmp_path / "digests")
-    write_model(tmp_path / "mine.gguf")
 
     async def story() -> None:
-        shelf = Reading()
-        here = Copies(shelf, None, on_change=lambda: None)  # type: ignore[arg-type]
-        link = SimpleNamespace(peer=SimpleNamespace(name="studio", node_id="b" * 32))
-        copy = here.send(folder.models()[0], link)  # type: ignore[arg-type]
         async with asyncio.timeout(TIMEOUT_S):
-            await shelf.began.wait()
+            here, copy, _ = await reading(tmp_path)
             await here.close()
         assert copy.state == "cancelled" and copy.task is not None and copy.task.done()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelNotFound, UserError
+from engine.gguf import digest
 from engine.node.models.library import partial_path
 from engine.node.models.model_folder import Folder
 from engine.node.models.shelf import Shelf
@@ -89,3 +90,31 @@ def test_what_is_left_of_a_model_is_shown_removed_and_cleared_when_it_is_old(fol
         assert shelf.snapshot()["unfinished"] == []
 
     run(folder, work)
+
+
+def test_how_far_a_file_is_read_through_is_told_until_it_is(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "_READ_BYTES", 16)
+    path = write_model(folder.path / "a.gguf")
+    told: list[float | None] = []
+
+    async def work() -> None:
+        shelf = Shelf(
+            folder,
+            on_change=lambda: None,
+            in_use=dict,
+            on_check=lambda: told.append(shelf.checks.get("a")),
+        )
+        await shelf.refresh()
+        await shelf.digests(shelf.find("a"))
+        assert shelf.checks == {}
+        n_told = len(told)
+        await shelf.digests(shelf.find("a"))
+        assert len(told) == n_told
+
+    asyncio.run(work())
+    assert path.stat().st_size > 160
+    *shares, last = told
+    assert last is None and len(shares) > 3
+    assert shares == sorted(shares) and all(0 < share < 1 for share in shares)

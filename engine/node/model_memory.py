@@ -12,7 +12,7 @@ from typing import Any
 from engine.node.engines import Memory
 
 
-class DeviceMemory:
+class ModelMemory:
     """`host` tells the computer's own memory."""
 
     def __init__(self, host: Callable[[], Memory]) -> None:
