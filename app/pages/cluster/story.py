@@ -155,7 +155,7 @@ class Story:
         assert self._peer is not None
         state, tone = self._peer_state()
         if is_prefilling and self.is_joined and self._engines:
-            state = "prefilling"
+            state = translate("Cluster", "prefilling")
         model = self.model if self.is_joined and self.is_peer_there else self._peer_model()
         return self._computer(self.peer_id, self.peer_name, "peer", model, state, tone)
 
