@@ -40,7 +40,7 @@ test: style
 	$(BATON) models get smollm2-135m
 	@$(MAKE) --no-print-directory --jobs 2 types pytest
 
-# Files run in the order of their folders: the last ones are short, and no process waits long for the other.
+# Files run in the order of their folders, after the longest ones: the last are short, and no process waits for the other.
 pytest: .venv/ready-dev
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 

@@ -23,7 +23,7 @@ class Remedy(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
     """`subject` is a model or a computer, `node_id` the computer's; `detail` the cause in the node's words, which may
-    be empty."""
+    be empty. `served` is for whom a worker prefills."""
 
     kind: str
     tone: str
@@ -31,6 +31,7 @@ class Trouble:
     detail: str
     remedy: Remedy
     node_id: str = ""
+    served: str = ""
 
 
 def worst(state: Mapping[str, Any]) -> Trouble | None:
@@ -44,16 +45,18 @@ def worst(state: Mapping[str, Any]) -> Trouble | None:
                 detail=_reason(engine),
                 remedy=Remedy.LOAD_AGAIN,
             )
-    for engine in state.get("engines", []):
-        # One end may be chance, and is over in a second.
-        if engine.get("state") in ("waiting", "starting") and engine.get("starts", 0) > 1:
-            return Trouble(
-                kind="engine restarting",
-                tone="warning",
-                subject=engine["model"],
-                detail=_reason(engine),
-                remedy=Remedy.SEE_CLUSTER,
-            )
+    for kind, part in (("engine restarting", "engines"), ("worker restarting", "workers")):
+        for process in state.get(part, []):
+            # One end may be chance, and is over in a second.
+            if process.get("state") in ("waiting", "starting") and process.get("starts", 0) > 1:
+                return Trouble(
+                    kind=kind,
+                    tone="warning",
+                    subject=process["model"],
+                    detail=_reason(process),
+                    remedy=Remedy.SEE_CLUSTER,
+                    served=process.get("for", ""),
+                )
     if (state.get("permission") or {}).get("state") == "denied":
         return Trouble(
             kind="permission denied",

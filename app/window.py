@@ -209,7 +209,10 @@ class MainWindow(QMainWindow):
             self._show_trouble()
 
     def _on_changed(self, part: str) -> None:
-        if part in ("engines", "peers", "permission") and self._context.state.presence is NodePresence.THERE:
+        if (
+            part in ("engines", "workers", "peers", "permission")
+            and self._context.state.presence is NodePresence.THERE
+        ):
             self._show_trouble()
 
     def _show_trouble(self) -> None:
@@ -217,7 +220,7 @@ class MainWindow(QMainWindow):
         if self._is_filled:
             self.banner("")
             return
-        told = {name: state.part(name) or [] for name in ("engines", "permission")}
+        told = {name: state.part(name) or [] for name in ("engines", "workers", "permission")}
         peer = self._context.peer
         trouble = worst({**told, "peers": [] if peer is None else [peer, *self._context.other_peers]})
         # Cluster tells of it at more length
@@ -235,6 +238,10 @@ class MainWindow(QMainWindow):
                 return self.tr("{0} stopped{1}. It is being started again, and your chats are safe.").format(
                     trouble.subject, detail
                 )
+            case "worker restarting":
+                return self.tr(
+                    "The worker of {0} stopped{1}. It is being started again, and {2} prefills by itself meanwhile."
+                ).format(trouble.subject, detail, trouble.served)
             case "peer away":
                 why = f" {about(trouble.detail, trouble.subject)}" if trouble.detail else ""
                 return self.tr("{0} is away.{1} Answers go on here, prefilled on this computer.").format(

@@ -32,6 +32,13 @@ SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
 
+_LONG = Path(__file__).parent / "faults"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first: where they come last, one of two processes waits for the other."""
+    items.sort(key=lambda item: not item.path.is_relative_to(_LONG))
+
 
 def pytest_collection_finish() -> None:
     gc.freeze()

@@ -59,6 +59,11 @@ def test_it_is_a_child_of_the_one_that_asked(starts: WarmStarts) -> None:
         assert process.wait(60) == -signal.SIGKILL
 
 
+def test_what_cannot_be_started_is_said_as_ever(starts: WarmStarts, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        subprocess.Popen([*own_command(), "--version"], cwd=tmp_path / "nowhere")
+
+
 def test_it_ends_with_its_standard_input(starts: WarmStarts) -> None:
     with subprocess.Popen([*own_command(), "standby"], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -128,7 +128,11 @@ class WarmStarts:
                 "network": network,
                 "parent": os.getpid(),
             }
-            popen.pid = warm.start(line, order, [*streams, *order["descriptors"]])
+            try:
+                popen.pid = warm.start(line, order, [*streams, *order["descriptors"]])
+            except OSError:  # a start says what is wrong, if anything is
+                _execute_child(popen, *given)
+                return
             popen._child_created = True
             popen._close_pipe_fds(*(asked[name] for name in _PIPES))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -31,6 +31,25 @@ class Choice:
     checked: float = 0.0
     reason: str = ""
     on: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coming:
+    """A model that is on its way here; `total_bytes` is 0 until it is known."""
+
+    name: str
+    done_bytes: int
+    total_bytes: int
+
+
+def coming(downloads: Iterable[dict[str, Any]], copies: Iterable[dict[str, Any]]) -> Coming | None:
+    """Of the node's parts of those names: the one that began first."""
+    inward = [told for told in copies if told["direction"] == "in"]
+    for told in (*downloads, *inward):
+        if told["state"] == "running":
+            name = str(told["model"]).rsplit("/", 1)[-1].removesuffix(".gguf")
+            return Coming(name=name, done_bytes=told["done_bytes"], total_bytes=told["total_bytes"])
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

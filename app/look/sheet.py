@@ -51,6 +51,7 @@ QPushButton:hover {{ background: {p.hover}; }}
 QPushButton:pressed {{ background: {p.pressed}; }}
 QPushButton:focus {{ border: 2px solid {p.local}; padding: 4px 11px; }}
 QPushButton:disabled {{ color: {p.text_faint}; background: {p.sunken}; border-color: {p.border}; }}
+QBalloonTip QPushButton {{ background: transparent; border: none; padding: 0; min-height: 0; }}
 QPushButton[kind="primary"] {{ background: {p.local}; color: {p.on_local}; border-color: {p.local}; }}
 QPushButton[kind="primary"]:hover {{ background: {p.local_hover}; border-color: {p.local_hover}; }}
 QPushButton[kind="primary"]:focus {{ border: 2px solid {p.text}; }}

@@ -127,6 +127,8 @@ class WizardPage(Page):
             self._wants_another = True
             self.memory.is_alone = False
             self.memory.step = Step.FIND
+        elif self.memory.step in (Step.FIND, Step.PAIR):
+            self._wants_another = self._facts.is_paired
         self.memory.is_over = False
 
     def go_back(self) -> None:

@@ -35,6 +35,15 @@ def test_what_will_not_mend_itself_comes_first() -> None:
     ]
 
 
+def test_a_worker_that_ended_is_said_to_whom_it_prefills_for() -> None:
+    trouble = worst({"workers": [{**AGAIN, "for": "studio"}]})
+    assert trouble is not None
+    assert (trouble.kind, trouble.subject, trouble.served, trouble.detail) == (
+        *("worker restarting", "small", "studio"),
+        "it was killed",
+    )
+
+
 def test_a_first_start_is_no_trouble_and_neither_is_a_peer_that_nobody_needs() -> None:
     assert worst({"engines": [{**READY, "state": "starting"}]}) is None
     assert worst({"engines": [], "peers": [AWAY]}) is None

@@ -228,7 +228,7 @@ def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) ->
         window.deleteLater()
     fix = f"Fix: {SLOW_START['what'][:1].upper()}{SLOW_START['what'][1:]}."
     assert stops == [
-        *("Page, scrolled by the arrow keys", "Test link", "Self-test", fix, "Undo", "Show them"),
+        *("Page, scrolled by the arrow keys", "Test link", "Self-test", fix, "Show them"),
         *("Roles: Fastest way", "Use garage", "Unpair garage", "Unpair"),
     ]
 
@@ -274,6 +274,22 @@ def test_a_computer_that_is_away_can_be_called_from_anywhere(app: Opened) -> Non
     assert "spark is away. Nothing answers. Answers go on here" in texts(app.window)
     click(button(app.window, "Reconnect"))
     wait(lambda: asked == [f"/peers/{'b' * 32}/call"])
+    app.state._hear(
+        (
+            "changed",
+            {
+                "workers": [
+                    {
+                        **{"model": "m", "for": "spark", "state": "starting", "starts": 2},
+                        **{"link": {}, "last_exits": [{"reason": "it was killed"}]},
+                    }
+                ]
+            },
+        )
+    )
+    assert "The worker of m stopped: it was killed." in texts(app.window)
+    assert "spark prefills by itself meanwhile" in texts(app.window)
+    app.state._hear(("changed", {"workers": []}))
     garage = {**peer, "node_id": "c" * 32, "name": "garage"}
     join = {"model": "m", "prefill": "garage", "prefill_node_id": "c" * 32, "note": ""}
     app.state._hear(("changed", {"joins": [join], "peers": [peer, garage]}))

@@ -22,6 +22,7 @@ from app.chats.titles import title_of
 from app.chats.tree import Tree
 from app.context import Context, is_there
 from app.node.faults import AppError
+from app.node.link_report import sentence
 from app.pages.chat.shown import shown_of
 from app.pages.chat.transcript.model import Prefill, Shown
 
@@ -285,7 +286,8 @@ class OpenChat(QObject):
                 self._ask(self.tree.change(answer.id, note=""), prefill="local")
             self.replaced.emit(self._shown(self.tree[answer.id]))
         if not self.is_answering and time.monotonic() - self._asked_at > _LONG_S:
-            self._context.shell.notify(self.conversation.title, self.tr("The answer is there."))
+            words = sentence(answer.note) if answer.note else self.tr("The answer is there.")
+            self._context.shell.notify(self.conversation.title, words)
         self.busy_changed.emit()
 
     def _on_mistake(self, error: AppError) -> None:

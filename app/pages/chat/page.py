@@ -366,9 +366,10 @@ class ChatPage(Page):
             self._ask_context()
         elif part in ("peers", "roles", "hosts"):
             self._show_models()
+        elif part in ("downloads", "copies"):
+            self._show_welcome()
         elif part == "checks":
             self._show_models()
-            self._show_loading()
         elif part == "settings":
             self._show_gauge()
 
@@ -387,6 +388,7 @@ class ChatPage(Page):
             state.part("models", {}), state.part("engines", ()), on_peer, state.part("checks", {})
         )
         self._composer.model.show_choices(self._choices, self._model)
+        self._show_loading()
         self._show_gauge()
         self._show_welcome()
         self._show_composer()
@@ -432,6 +434,7 @@ class ChatPage(Page):
         self._welcome.say(
             is_there=state.presence is not NodePresence.STARTING,
             has_models=bool(self._choices) or state.presence is NodePresence.GONE,
+            coming=chat_models.coming(state.part("downloads", ()), state.part("copies", ())),
             peer=str(peer["name"]) if peer is not None else "",
             share=chat_models.share_of(self._model, state.part("roles", {}), peer_id=peer_id),
         )
@@ -448,8 +451,13 @@ class ChatPage(Page):
 
     def _show_loading(self) -> None:
         loading, model = self._chat.loading, self._chat.conversation.model
+        progress = loading.progress if loading else None
+        # the answer is asked for every few seconds, and the node tells as it happens
+        for one in self._choices:
+            if one.id == model and one.readiness is Readiness.LOADING:
+                progress = one.progress
         checked = self.context.state.part("checks", {}).get(model, 0.0)
-        self._loading.show_progress(model, loading.progress if loading else None, checked)
+        self._loading.show_progress(model, progress, checked)
         self._loading.setVisible(loading is not None)
 
     def _show_gauge(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QStackedWidget, QWidget
 
-from app.chats.models import Share
+from app.amounts import size_text
+from app.chats.models import Coming, Share
 from app.look.look import current_look
 from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
 from app.widgets.basics import Button, Icon, Text, column, row
@@ -53,21 +54,36 @@ class Welcome(QStackedWidget):
             ),
             Action(text=self.tr("Choose a model"), run=self.models_wanted.emit),
         )
+        self._coming = EmptyState(
+            "download", "", "", Action(text=self.tr("See how it gets on"), run=self.models_wanted.emit)
+        )
         self._starting = EmptyState(
             "clock", self.tr("Starting"), self.tr("Baton's node is starting on this computer.")
         )
-        for page in (asking, self._no_model, self._starting):
+        for page in (asking, self._no_model, self._starting, self._coming):
             self.addWidget(page)
 
-    def say(self, *, is_there: bool, has_models: bool, peer: str, share: Share) -> None:
-        """`peer` is the name of the other computer, `share` what it does for this chat."""
-        self.setCurrentIndex(2 if not is_there else 0 if has_models else 1)
+    def say(
+        self, *, is_there: bool, has_models: bool, coming: Coming | None, peer: str, share: Share
+    ) -> None:
+        """`coming` is a model on its way here, `peer` the name of the other computer, `share` what it does here."""
+        without = 1 if coming is None else 3
+        self.setCurrentIndex(2 if not is_there else 0 if has_models else without)
+        if coming is not None:
+            self._coming.say(self.tr("A model is on its way"), self._how_far(coming))
         where = {
             Share.NOTHING: self.tr("Nothing leaves this computer."),
             Share.READS: self.tr("Nothing leaves your computers. Long prompts are read on {peer}."),
             Share.WRITES: self.tr("Nothing leaves your computers. Answers are written on {peer}."),
         }
         self._where.setText(where[share].format(peer=peer))
+
+    def _how_far(self, coming: Coming) -> str:
+        if not coming.total_bytes:
+            return self.tr("{} begins to come. You can ask as soon as it is here.").format(coming.name)
+        return self.tr("{0} of {1} of {2} have come. You can ask as soon as it is here.").format(
+            size_text(coming.done_bytes), size_text(coming.total_bytes), coming.name
+        )
 
     def _beginnings(self) -> tuple[tuple[str, str, str, str, bool], ...]:
         return (

@@ -61,6 +61,7 @@ class ClusterPage(Page):
     def shown(self) -> None:
         self._ticking.start()
         self._show()
+        self._ask_whether_tuned()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -94,6 +95,7 @@ class ClusterPage(Page):
         self._ends.setSpacing(SMALL)
         self._found = QVBoxLayout()
         self._found.setSpacing(SMALL)
+        self._tuned = self._made_tuned()
         self._roles = RolesCard(self._wish)
         self._link_trial = LinkTrial(self.context)
         self._self_test = SelfTest(self.context)
@@ -111,11 +113,24 @@ class ClusterPage(Page):
         # what a test finds comes below the button that was pressed for it
         body.column.addLayout(self._trials)
         body.column.addLayout(self._found)
+        body.column.addWidget(self._tuned)
         body.column.addWidget(self._roles)
         body.column.addWidget(self._others)
         body.column.addLayout(foot)
         body.column.addStretch(1)
         return body
+
+    def _made_tuned(self) -> QWidget:
+        """What takes back what was set up, also once nothing is left to be found."""
+        undo = Button(self.tr("Undo"), lambda: self._open_plan(undo=True), kind="link")
+        undo.setAccessibleName(self.tr("Undo what Baton has set up"))
+        words = Text(self.tr("Baton has set up this end of the cable"), tone="soft")
+        line = row(Icon("check", "local"), words, undo, None, spacing=SMALL)
+        line.setContentsMargins(LARGE, 0, 0, 0)
+        tuned = QWidget()
+        tuned.setLayout(line)
+        tuned.hide()
+        return tuned
 
     def _made_away(self) -> Card:
         self._away_words = Text(strong=True, wrap=True, selectable=True)
@@ -252,7 +267,6 @@ class ClusterPage(Page):
                 FindingCard(
                     check,
                     on_fix=lambda: self._open_plan(undo=False),
-                    on_undo=(lambda: self._open_plan(undo=True)) if check.is_tunable else None,
                 )
             )
         if well:
@@ -364,7 +378,17 @@ class ClusterPage(Page):
     def _open_plan(self, *, undo: bool) -> None:
         dialog = PlanDialog(self, self.context, undo=undo)
         dialog.changed.connect(self._link_trial.begin)
+        dialog.changed.connect(self._ask_whether_tuned)
         dialog.open()
+
+    def _ask_whether_tuned(self) -> None:
+        if self.context.peer is None or self.context.state.presence is not NodePresence.THERE:
+            return
+        asking = self.context.client.get("/link/tune/undo")
+        self.context.bridge.run(asking, self._show_whether_tuned, lambda error: None)
+
+    def _show_whether_tuned(self, answer: dict[str, Any]) -> None:
+        self._tuned.setVisible(bool(answer["steps"]))
 
     def _on_unpair(self) -> None:
         if (peer := self.context.peer) is not None:

@@ -131,7 +131,8 @@ class LibraryView(QWidget):
     @property
     def reach(self) -> int:
         """How wide it is at most, in the middle of its room."""
-        return _LIST_WIDTH + (_PANEL_WIDTH + HUGE if self._chosen is not None else 0)
+        look = current_look()
+        return look.px(_LIST_WIDTH) + (look.px(_PANEL_WIDTH) + HUGE if self._chosen is not None else 0)
 
     @property
     def rows(self) -> dict[_Key, LibraryRow]:

@@ -22,7 +22,9 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFileDialog, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
 from app.amounts import size_text
+from app.chats.models import loaded_on_peer
 from app.context import Context, is_there
+from app.look.look import current_look
 from app.look.measures import HUGE, MEDIUM
 from app.node.faults import AppError, sentence
 from app.pages.models.bring import BringDialog, models_among
@@ -40,7 +42,7 @@ from app.widgets.feedback import Action, DropHint, EmptyState, Question
 # Of parts of which several change at once, one look is enough.
 _SETTLE_MS = 60
 
-_LOOKED_AT = ("models", "engines", "peers", "node", "computer")
+_LOOKED_AT = ("models", "engines", "peers", "node", "computer", "roles", "hosts")
 _MOVING = ("downloads", "copies")
 
 
@@ -111,7 +113,7 @@ class ModelsPage(Page):
 
     def _align(self) -> None:
         """What is on its way stands over what is below it, and is no wider."""
-        reach = WIDTH if self.views.value is View.GET else self.library.reach
+        reach = current_look().px(WIDTH) if self.views.value is View.GET else self.library.reach
         side = HUGE + max(0, (self.width() - reach) // 2)
         self._moving.layout().setContentsMargins(side, MEDIUM, side, 0)  # type: ignore[union-attr]
 
@@ -145,7 +147,7 @@ class ModelsPage(Page):
         elif part == "checks":
             self._show_models()
         elif part in _LOOKED_AT:
-            if part == "engines":
+            if part in ("engines", "roles", "hosts"):
                 self._show_models()
             self._look_soon.start()
 
@@ -178,12 +180,14 @@ class ModelsPage(Page):
         peer = self.context.peer
         engines = self.context.state.part("engines", [])
         coming = {each.source for each in self._transits if each.kind is Kind.COPY_IN and each.is_running}
+        state = self.context.state
         self._models = rows_of(
             self._library,
             engines,
             peer["node_id"] if peer else "",
             coming,
-            self.context.state.part("checks", {}),
+            loaded_on_peer(peer, state.part("roles", {}), state.part("hosts", {})),
+            state.part("checks", {}),
         )
         for model in self._models:
             if model.state in (State.LOADED, State.LOADING):

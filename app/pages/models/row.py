@@ -126,7 +126,9 @@ class LibraryRow(ChoosableRow):
     ) -> tuple[str, str]:
         """What matters most just now, and its tone."""
         if model.problem:
-            return self.tr("Cannot be run: {}").format(model.problem), "danger"
+            # which file it is, its row says
+            why = sentence(model.problem.removeprefix(f"{model.path}: "))
+            return self.tr("Cannot be run. {}").format(why), "danger"
         if model.state is State.FAILED or fault:
             return self.tr("Could not be loaded. {}").format(sentence(fault or model.fault)), "danger"
         if model.state is State.LOADING:
@@ -137,6 +139,8 @@ class LibraryRow(ChoosableRow):
             return self.tr("Loading, {:.0f} %").format(100 * model.progress), "local"
         if model.state is State.LOADED:
             return self.tr("Ready to answer"), "local"
+        if model.answers_on:
+            return self.tr("Ready to answer on {}").format(model.answers_on), "peer"
         if model.state is State.COMING:
             return self.tr("On its way here from {}").format(self._peer), "peer"
         return fit_words(model.needed_bytes, here, there)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 # The system and other programs keep this share of the memory, as the node reckons.
@@ -67,7 +68,8 @@ class Memory:
 class ModelRow:
     """One model. `here` and `there`: whether each computer has it; `model_id` is its name where it is, here first.
 
-    `program` keeps it on this computer, "" where Baton does.
+    `program` keeps it on this computer, "" where Baton does. `answers_on` is the other computer's name where that one
+    has it loaded and answers with it, "" else.
     """
 
     model_id: str
@@ -90,6 +92,7 @@ class ModelRow:
     progress: float = 0.0
     checked: float = 0.0
     fault: str = ""
+    answers_on: str = ""
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -112,11 +115,13 @@ def rows_of(
     engines: Iterable[Mapping[str, Any]],
     peer: str = "",
     coming: Collection[str] = (),
-    checks: Mapping[str, float] | None = None,
+    answering: Mapping[str, str] = MappingProxyType({}),
+    checks: Mapping[str, float] = MappingProxyType({}),
 ) -> list[ModelRow]:
     """A row a model: the same content on both computers is one. `peer` is the node id of the other computer.
 
-    `coming` are the ids there of what is being copied from it. `checks` is how far files here are read through.
+    `coming` are the ids there of what is being copied from it, `answering` the models that it has loaded and answers
+    with for this one, with its name. `checks` is how far files here are read through.
     """
     rows = {told["id"]: _row(told, here=True) for told in library["here"]["models"]}
     for other in library["peers"]:
@@ -126,10 +131,10 @@ def rows_of(
     for engine in engines:
         if (row := rows.get(engine["model"])) is not None:
             rows[row.model_id] = _with_engine(row, engine)
-    for model_id, share in (checks or {}).items():
+    for model_id, share in checks.items():
         if model_id in rows:
             rows[model_id] = replace(rows[model_id], checked=share)
-    return list(rows.values())
+    return [replace(row, answers_on=answering.get(row.model_id, "")) for row in rows.values()]
 
 
 def _add_theirs(rows: dict[str, ModelRow], told: Mapping[str, Any], *, is_coming: bool) -> None:

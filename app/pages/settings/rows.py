@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QWidget
 
@@ -38,6 +38,9 @@ class Row(QWidget):
         self.reset = Button(
             kind="icon", icon="refresh", name=self.tr("Reset {} to its default").format(title)
         )
+        # no taller than its title, whose sentence would move
+        self.reset.setProperty("scale", "small")
+        self.reset.setIconSize(QSize(16, 16))
         self.reset.hide()
         self.sentence = Text(sentence, tone="soft", wrap=True)
         if not sentence:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from app.chats.models import (
+    Coming,
     Computers,
     Readiness,
     Share,
     choices,
     chosen,
+    coming,
     computers_for,
     context_of,
     loaded_on_peer,
@@ -116,3 +118,12 @@ def test_the_other_computer_has_a_share_only_in_models_with_agreed_roles() -> No
     assert share_of("other", reads, peer_id="id2") is Share.NOTHING
     assert share_of("m", reads, peer_id="") is Share.NOTHING
     assert share_of("m", {"agreed": []}, peer_id="id2") is Share.NOTHING
+
+
+def test_what_is_on_its_way_here_is_known() -> None:
+    download = {"model": "some/Repo/Tiny.gguf", "state": "running", "done_bytes": 1, "total_bytes": 4}
+    over = {**download, "state": "done"}
+    copy = {**download, "model": "theirs", "direction": "in"}
+    assert coming([over, download], [copy]) == Coming(name="Tiny", done_bytes=1, total_bytes=4)
+    assert coming([over], [{**copy, "direction": "out"}]) is None
+    assert coming([], [copy]) == Coming(name="theirs", done_bytes=1, total_bytes=4)

@@ -26,7 +26,7 @@ from tests.engine.node.nodes import LOOK_EVERY_S, TIMEOUT_S, NodeProcess
 pytestmark = pytest.mark.root
 
 MODEL = "smollm2-135m"
-PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 8
+PROMPT = "The runner who hands over the baton is already tired, and the one who takes it is fresh. " * 4
 
 
 @dataclass(kw_only=True)

@@ -22,6 +22,7 @@ from app.pages.chat.transcript.entry import Anchor, Entry
 from app.pages.chat.transcript.message import MARGIN, MessageView
 from app.pages.chat.transcript.model import Prefill, Shown
 from app.widgets.basics import Button
+from app.widgets.feedback import announce
 
 # Streamed text is shown about 30 times a second; more often nobody sees.
 _SHOW_EVERY_MS = 33
@@ -103,6 +104,10 @@ class Transcript(QAbstractScrollArea):
         self._streaming.discard(message.id)
         entry = self._entries[index]
         has_grown = message.text.startswith(entry.shown.text)
+        if entry.shown.is_live and not message.is_live:
+            announce(
+                self, self.tr("Answer: {}").format("\n".join(filter(None, (message.text, message.note))))
+            )
         entry.show(message)
         if (view := self._views.get(message.id)) is not None:
             view.renew()

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from app.chats.model import Sampling
+from app.pages.chat import open_chat
 from app.pages.chat.page import ChatPage
 from tests.app.pages.chat.conftest import chat_page, choose, titles
 from tests.app.windows import Opened, button, click, opened, texts, wait
@@ -78,8 +79,11 @@ def test_a_question_is_answered_in_versions_and_all_of_it_is_kept(node: NodeProc
 
 
 def test_an_answer_that_is_stopped_or_loses_its_engine_keeps_what_came(
-    app: Opened, page: ChatPage, node: NodeProcess
+    app: Opened, page: ChatPage, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(app.window, "notify", lambda *words: told.append(words))
+    monkeypatch.setattr(open_chat, "_LONG_S", 0.0)
     short(page, 4000)
     ask(page, "Count to one thousand.")
     wait(lambda: page.transcript.shown and page.transcript.shown[-1].text)
@@ -100,6 +104,7 @@ def test_an_answer_that_is_stopped_or_loses_its_engine_keeps_what_came(
     answered(page)
     said = page.transcript.shown[-1]
     assert said.text and "Continue goes on from here" in said.note
+    assert [words for _, words in told] == ["Stopped.", said.note]
     assert said.branch == (2, 2)
 
 

@@ -42,12 +42,17 @@ class Asked:
     def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: list[Any] = []
         self.lines: list[dict[str, Any]] = []
+        self.undo_steps: list[str] = []
+        self.n_looked = 0
         for name in ("get", "post", "delete", "endpoint_post"):
             monkeypatch.setattr(context.client, name, self._answer(name))
         monkeypatch.setattr(context.client, "lines", self._lines)
 
     def _answer(self, name: str) -> Any:
         async def ask(path: str, body: Any = None) -> Any:
+            if path == "/link/tune/undo":  # which asks for nothing to be done
+                self.n_looked += 1
+                return {"steps": self.undo_steps}
             self.of.append((name, path) if body is None else (name, path, body))
             if path.endswith("/wake"):
                 return {"note": "spark is back after 4 s"}
@@ -185,6 +190,7 @@ def test_without_the_node_nothing_is_said_of_what_goes_on(page: ClusterPage) -> 
     page.context.state._be(NodePresence.GONE)
     said = texts(page)
     assert "Baton is not running" in said and "away" not in said and "answers alone" not in said
+    assert "not known now" in said and "no link" not in said
     for name in ("Test link", "Self-test", "Unpair", "spark prefills"):
         assert not button(page, name).isEnabled()
 
@@ -199,6 +205,24 @@ def test_while_the_other_computer_is_away_its_cable_is_not_tested(page: ClusterP
         link=link(report={**parts_of()["link"]["report"], "peer": None, "missing": "`baton pair`"}),
     )
     assert "`baton pair`" not in texts(page) and button(page, "Test link").isEnabled()
+
+
+def test_what_was_set_up_can_be_undone_when_nothing_is_found_any_more(
+    page: ClusterPage, asked: Asked
+) -> None:
+    wait(lambda: asked.n_looked)
+    assert "Undo" not in labels(page)
+    asked.undo_steps = ["ip link set dev en7 mtu 1500"]
+    page.shown()
+    wait(lambda: "Undo" in labels(page))
+    click(button(page, "Undo what Baton has set up"))
+    dialog = page.findChild(PlanDialog)
+    assert dialog is not None and "Undo on studio" in texts(dialog)
+    wait(lambda: "ip link set" in dialog._steps.toPlainText())
+    asked.undo_steps = []
+    dialog.changed.emit()
+    wait(lambda: "Undo" not in labels(page))
+    dialog.reject()
 
 
 def test_who_prefills_just_now_is_shown_to(page: ClusterPage) -> None:

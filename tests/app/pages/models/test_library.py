@@ -63,8 +63,9 @@ def test_what_matters_most_is_said_instead(qtbot: Any) -> None:
     assert "Could not be loaded. No memory." in texts(row_of(qtbot, model("a", **fits), fault="no memory"))
     failed = row_of(qtbot, model("a", state=State.FAILED, fault="the file is gone", **fits))
     assert "Could not be loaded. The file is gone." in texts(failed)
-    broken = row_of(qtbot, model("a", problem="the file is cut short"))
-    assert "Cannot be run: the file is cut short" in texts(broken)
+    assert "Ready to answer on spark" in texts(row_of(qtbot, model("a", answers_on="spark", **fits)))
+    broken = row_of(qtbot, model("a", path="/m/a.gguf", problem="/m/a.gguf: the file is cut short"))
+    assert "Cannot be run. The file is cut short." in texts(broken)
     assert not [each for each in broken.tab_stops if each.isVisible() and each.accessibleName() == "Load a"]
 
 

@@ -102,6 +102,12 @@ def test_how_far_it_is_loaded_comes_from_its_engine(told: str, state: State) -> 
     assert row.fault == ("" if state is State.LOADED else "no memory")
 
 
+def test_where_the_other_computer_answers_it_is_known() -> None:
+    both = library([model("a"), model("b")], [])
+    found = {row.model_id: row.answers_on for row in rows_of(both, (), "p", answering={"a": "spark"})}
+    assert found == {"a": "spark", "b": ""}
+
+
 def test_how_far_a_file_is_read_through_is_told_of_that_model_alone() -> None:
     rows = rows_of(library([model("a"), model("b")], []), (), "p", checks={"b": 0.4, "gone": 0.1})
     assert {row.model_id: row.checked for row in rows} == {"a": 0.0, "b": 0.4}

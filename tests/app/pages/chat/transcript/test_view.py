@@ -23,6 +23,7 @@ from app.pages.chat.transcript import highlight
 from app.pages.chat.transcript.message import MARGIN, MessageView
 from app.pages.chat.transcript.model import Prefill, Shown, ShownFile, Stats
 from app.pages.chat.transcript.view import Transcript
+from app.widgets import feedback
 from tests.app.bench_window import conversation, markdown
 from tests.app.windows import button, click, wait
 
@@ -353,6 +354,21 @@ def test_a_live_answer_has_no_buttons_until_it_is_done(transcript: Transcript) -
     assert buttons(message(transcript, "a")) == []
     transcript.replace(answer("x", stats=Stats(tokens_per_s=3.0)))
     assert "Regenerate" in buttons(message(transcript, "a"))
+
+
+def test_an_answer_that_is_over_is_read_aloud(
+    transcript: Transcript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(
+        feedback.QAccessible, "updateAccessibility", lambda event: heard.append(event.message())
+    )
+    transcript.show_all([answer("", is_live=True)])
+    transcript.append("a", "It is so")
+    assert heard == []
+    transcript.replace(answer("It is so.", note="stopped"))
+    transcript.replace(answer("It is so.", note="stopped", stats=Stats(tokens_per_s=3.0)))
+    assert heard == ["Answer: It is so.\nstopped"]
 
 
 def test_a_message_is_edited_in_place(transcript: Transcript) -> None:
