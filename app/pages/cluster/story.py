@@ -161,7 +161,7 @@ class Story:
 
     def cable(self) -> Cable:
         if not self.is_peer_there:
-            return Cable(is_up=False, about="" if self.is_running else "not known now")
+            return Cable(is_up=False, about="" if self.is_running else translate("Cluster", "not known now"))
         ceiling = (self._parts.part("link", {}).get("ceilings") or {}).get(self.peer_id)
         if not ceiling:
             return Cable(is_up=True)
