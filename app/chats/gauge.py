@@ -26,6 +26,11 @@ class Fill:
         return min(1.0, self.n_tokens / self.n_ctx) if self.n_ctx else 0.0
 
     @property
+    def n_over(self) -> int:
+        """How many tokens do not fit."""
+        return max(0, self.n_tokens - self.n_ctx) if self.n_ctx else 0
+
+    @property
     def is_nearly_full(self) -> bool:
         return self.share >= NEARLY_FULL
 

@@ -483,7 +483,7 @@ class PresetButton(_Picker):
 
 
 class ContextGauge(QWidget):
-    """How much of the model's context the conversation takes; amber where little is left."""
+    """How much of the model's context the conversation takes; amber where little is left, red where none is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -495,7 +495,7 @@ class ContextGauge(QWidget):
 
     def show_fill(self, fill: Fill) -> None:
         self.setVisible(fill.n_tokens > 0)
-        tone = "warning" if fill.is_nearly_full else "local"
+        tone = "danger" if fill.n_over else "warning" if fill.is_nearly_full else "local"
         self._meter.setVisible(fill.n_ctx is not None)
         self._meter.show_shares((fill.share, tone))
         about = "" if fill.is_exact else "~"
@@ -503,14 +503,18 @@ class ContextGauge(QWidget):
             words = self.tr("{n} tokens").format(n=f"{about}{fill.n_tokens:,}")
             whole = words
         else:
-            words = f"{fill.share:.0%}"
+            words = f"{fill.n_tokens / fill.n_ctx:,.0%}"
             whole = self.tr("{n} of {all} tokens of context").format(
                 n=f"{about}{fill.n_tokens:,}", all=f"{fill.n_ctx:,}"
             )
-            if fill.is_nearly_full:
+            if fill.n_over:
+                whole += self.tr(": {n} too many. Take out a file, or give the model more context").format(
+                    n=f"{about}{fill.n_over:,}"
+                )
+            elif fill.is_nearly_full:
                 whole += self.tr(". What does not fit is refused: start a new chat before it is full")
         self._words.setText(words)
-        self._words.set_tone("warning" if fill.is_nearly_full else "faint")
+        self._words.set_tone("faint" if tone == "local" else tone)
         self.setToolTip(whole)
         self.setAccessibleName(whole)
 

@@ -250,6 +250,11 @@ class _View(QListView):
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setFrameShape(QFrame.Shape.NoFrame)
 
+    @property
+    def is_typing(self) -> bool:
+        """Whether a title is being typed."""
+        return self.state() is QAbstractItemView.State.EditingState
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
         index = self.indexAt(event.position().toPoint())
         if not index.isValid() or index.data(_IS_HEADER) or event.button() is not Qt.MouseButton.LeftButton:
@@ -271,7 +276,7 @@ class _View(QListView):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         index = self.currentIndex()
         if index.isValid() and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
-            if self.state() is not QAbstractItemView.State.EditingState:
+            if not self.is_typing:
                 self.opened.emit(index.data(_ID))
         elif index.isValid() and event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
             self.deleted.emit(index.data(_ID))
@@ -356,19 +361,41 @@ class ConversationPane(QFrame):
         self.setTabOrder(self.search, new)
         self.setTabOrder(new, more)
         self.setTabOrder(more, self.view)
+        self._after_typing: Sequence[Listed] | None = None
+        self.view.rows.closeEditor.connect(self._typed, Qt.ConnectionType.QueuedConnection)
         self.model.modelReset.connect(self._on_reset)
         self._on_reset()
 
     def show_listed(self, listed: Sequence[Listed]) -> None:
+        """Once no title is being typed. What is in view stays there; the open one is followed if it is in view."""
+        self._after_typing = None
+        if self.view.is_typing:
+            self._after_typing = listed
+            return
         self._be_found(False)
+        bar = self.view.verticalScrollBar()
+        at, follows = bar.value(), self._is_current_seen
         self.model.show_listed(listed, date.fromtimestamp(time.time()))
         self._on_reset()
+        bar.setValue(at)
+        if follows:
+            self._select()
+
+    @property
+    def _is_current_seen(self) -> bool:
+        """Whether the open one is in view, or not in the list yet."""
+        rect = self.view.visualRect(self.model.index_of(self._current))
+        return rect.isEmpty() or rect.intersects(self.view.viewport().rect())
+
+    def _typed(self) -> None:
+        if self._after_typing is not None:
+            self.show_listed(self._after_typing)
 
     def show_fault(self, why: str) -> None:
         """Why chats cannot be read or kept just now; "" where they can."""
         self._fault.setText(why)
         self._fault.setVisible(bool(why))
-        self._on_reset()
+        self._show_emptiness()
 
     def show_found(self, found: Sequence[Found]) -> None:
         self._be_found(True)
@@ -377,8 +404,9 @@ class ConversationPane(QFrame):
 
     def show_current(self, conversation_id: str) -> None:
         """That one is open; none of the list where it is not in it."""
-        self._current = conversation_id
-        self._select()
+        if conversation_id != self._current:
+            self._current = conversation_id
+            self._select()
 
     def title_of(self, conversation_id: str) -> str:
         """Empty where it is not in the list."""
@@ -445,6 +473,10 @@ class ConversationPane(QFrame):
             self.model.show_found([])
 
     def _on_reset(self) -> None:
+        self._show_emptiness()
+        self._select()
+
+    def _show_emptiness(self) -> None:
         is_empty = self.model.rowCount() == 0
         self._empty.setVisible(is_empty and not self._fault.text())
         self._empty.setText(
@@ -452,12 +484,14 @@ class ConversationPane(QFrame):
             if self.search.text().strip()
             else self.tr("Conversations are listed here.")
         )
-        self._select()
 
     def _select(self) -> None:
         index = self.model.index_of(self._current)
         if index.isValid():
             self.view.setCurrentIndex(index)
+            above = index.siblingAtRow(index.row() - 1)
+            if above.isValid() and above.data(_IS_HEADER):
+                self.view.scrollTo(above)
         else:
             self.view.clearSelection()
             self.view.setCurrentIndex(QModelIndex())

