@@ -35,10 +35,11 @@ QFrame[kind="card"][tone="local"] {{ border-color: {p.local}; }}
 QFrame[kind="card"][tone="peer"] {{ border-color: {p.peer}; }}
 QFrame[kind="card"][tone="warning"] {{ background: {p.warning_soft}; border-color: {p.warning}; }}
 QFrame[kind="card"][tone="danger"] {{ background: {p.danger_soft}; border-color: {p.danger}; }}
-QFrame[kind="row"] {{ background: transparent; border: 2px solid transparent; border-radius: {RADIUS_CONTROL}px; }}
-QFrame[kind="row"]:hover {{ background: {p.sunken}; }}
-QFrame[kind="row"][chosen="true"] {{ background: {p.hover}; }}
-QFrame[kind="row"]:focus {{ border-color: {p.local}; }}
+QAbstractButton[kind="row"] {{ background: transparent; border: 2px solid transparent;
+    border-radius: {RADIUS_CONTROL}px; }}
+QAbstractButton[kind="row"]:hover {{ background: {p.sunken}; }}
+QAbstractButton[kind="row"][chosen="true"] {{ background: {p.hover}; }}
+QAbstractButton[kind="row"]:focus {{ border-color: {p.local}; }}
 QFrame[kind="line"] {{ background: {p.border}; border: none; min-height: 1px; max-height: 1px; }}
 QFrame[kind="sunken"] {{ background: {p.sunken}; border: none; border-radius: {RADIUS_CARD}px; }}
 QFrame[kind="sidebar"] {{ background: {p.sunken}; border: none; border-right: 1px solid {p.border}; }}

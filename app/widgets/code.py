@@ -144,7 +144,10 @@ class CodeField(QLineEdit):
         self.show_wrong(False)
         digits = _digits(text)[:_DIGITS]
         half = _DIGITS // 2
+        n_before = min(len(_digits(text[: self.cursorPosition()])), len(digits))
         self.setText(digits if len(digits) <= half else f"{digits[:half]}-{digits[half:]}")
+        # where the user was typing, behind the same digits
+        self.setCursorPosition(n_before + (n_before > half))
         if self.is_complete:
             self.completed.emit()
 

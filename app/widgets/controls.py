@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QAction, QFontMetrics, QIcon, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit, QMenu, QWidget
+from PySide6.QtGui import QAction, QFontMetrics, QIcon, QKeyEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QButtonGroup,
+    QFrame,
+    QLineEdit,
+    QMenu,
+    QStyle,
+    QStyleOption,
+    QWidget,
+)
 
 from app.look.look import current_look
 from app.look.measures import MEDIUM, TINY
@@ -70,9 +79,9 @@ def tick(action: QAction, *, is_chosen: bool) -> None:
     action.setIcon(current_look().icon("check", "local") if is_chosen else QIcon())
 
 
-class ChoosableRow(QFrame):
+class ChoosableRow(QAbstractButton):
     """A row of a list: `chosen` is sent when it is clicked, or taken by Enter or Space; `left` at an arrow key, with
-    1 down and -1 up."""
+    1 down and -1 up. For who is read to it is a button, whose name is the row's accessible name."""
 
     chosen = Signal()
     left = Signal(int)
@@ -82,15 +91,17 @@ class ChoosableRow(QFrame):
         self.setProperty("kind", "row")
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.clicked.connect(lambda _=False: self.chosen.emit())
 
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.position().toPoint()):
-            self.chosen.emit()
+    def paintEvent(self, event: QPaintEvent) -> None:
+        option = QStyleOption()
+        option.initFrom(self)
+        self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, QPainter(self), self)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         match event.key():
             case Qt.Key.Key_Return | Qt.Key.Key_Enter | Qt.Key.Key_Space:
-                self.chosen.emit()
+                self.click()
             case Qt.Key.Key_Down:
                 self.left.emit(1)
             case Qt.Key.Key_Up:

@@ -60,6 +60,7 @@ class PairStep(StepView):
         self._field = CodeField()
         self._field.returnPressed.connect(self._join)
         self._field.textChanged.connect(lambda _: self.guide.refresh())
+        self._field.textEdited.connect(lambda _: self._end_joining())
         self._address = QLineEdit()
         self._address.setPlaceholderText(self.tr("Found by itself; or an address that stands under the code"))
         self._address.setAccessibleName(self.tr("Address of the other computer"))
@@ -114,9 +115,7 @@ class PairStep(StepView):
         """Show a new code, or wait for one to be typed; whatever was begun before ends."""
         self._fault.hide()
         self._end_offer()
-        if self._joining is not None:
-            self._joining.cancel()
-            self._joining = None
+        self._end_joining()
         is_typing = self._way.value == "type"
         if is_typing:
             self._field.clear()
@@ -130,6 +129,13 @@ class PairStep(StepView):
                 self._on_error,
             )
         self._show_parts()
+
+    def _end_joining(self) -> None:
+        """With the code that was typed before: it would make void the one that is shown now."""
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
+            self._show_parts()
 
     def _end_offer(self) -> None:
         """The code ends with the stream that watches it."""

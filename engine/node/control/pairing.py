@@ -78,11 +78,21 @@ async def _withdraw(request: Request) -> Response:
 async def _join(request: Request) -> Response:
     asked = await asked_of(request, _Join)
     port = _port(request)
-    if asked.to is None:
-        paired = await port.join_found(asked.code, asked.role)
-    else:
+    if asked.to is not None:
         paired = await port.join(asked.to, asked.code, asked.role)
+    else:
+        gone = asyncio.create_task(_until_gone(request))
+        try:
+            paired = await port.join_found(asked.code, asked.role, is_wanted=lambda: not gone.done())
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
     return JSONResponse({"here": port.name, "paired": paired.describe()})
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _peers(request: Request) -> Response:

@@ -199,12 +199,17 @@ class PairingPort:
         finally:
             self._is_joining = False
 
-    async def join_found(self, code: str, role: Role | None = None) -> Paired:
-        """As `join`, with the one computer that was found and shows a code; a moment is waited for it."""
+    async def join_found(
+        self, code: str, role: Role | None = None, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Paired:
+        """As `join`, with the one computer that was found and shows a code; a moment is waited for it.
+
+        Not once it is no longer wanted: an old code would make void the one that is shown by then.
+        """
         parse_code(code)
         until_s = time.monotonic() + _FIND_TIMEOUT_S
         failures: dict[str, PeerUnreachable] = {}
-        while True:
+        while is_wanted():
             showing = [found for found in self._found() if set(found.pairing_addresses) - set(failures)]
             if len(showing) > 1:
                 names = ", ".join(f"{found.name} (--to {found.pairing_addresses[0]})" for found in showing)
@@ -217,6 +222,7 @@ class PairingPort:
             if time.monotonic() > until_s:
                 raise next(iter(failures.values()), _none_found())
             await asyncio.sleep(_LOOK_EVERY_S)
+        raise HostError("who asked for the pairing has gone")
 
     # the side that types
 

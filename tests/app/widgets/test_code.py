@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from app.widgets.code import CodeField, CodeView
@@ -15,6 +16,20 @@ def test_a_typed_code_is_grouped_and_cut_to_its_length(look: object) -> None:
     assert field.code == "1234-5" and not field.is_complete
     QTest.keyClicks(field, "67890")
     assert field.code == "1234-5678" and field.is_complete and completed[0] == "1234-5678"
+
+
+def test_a_digit_in_the_middle_is_mended_where_it_is(look: object) -> None:
+    field = CodeField()
+    QTest.keyClicks(field, "12945678")
+    field.setCursorPosition(3)
+    QTest.keyClick(field, Qt.Key.Key_Backspace)
+    assert (field.code, field.cursorPosition()) == ("1245-678", 2)
+    QTest.keyClicks(field, "3")
+    assert (field.code, field.cursorPosition()) == ("1234-5678", 3)
+    field.setCursorPosition(5)  # the dash goes, and comes back
+    QTest.keyClick(field, Qt.Key.Key_Backspace)
+    QTest.keyClick(field, Qt.Key.Key_Backspace)
+    assert field.code == "1235-678"
 
 
 def test_typing_on_takes_the_fault_away(look: object) -> None:

@@ -72,6 +72,17 @@ def test_nobody_shows_a_code(app: Opened, wizard: WizardPage) -> None:
     assert button(app.window, "Pair").isEnabled()
 
 
+def test_typing_another_code_ends_the_pairing_with_the_one_before(app: Opened, wizard: WizardPage) -> None:
+    wizard.go_to(Step.PAIR)
+    press(app, "Way: Type the code from there")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        type_code(app, "12345678", f"127.0.0.1:{silent.getsockname()[1]}")
+        assert "Pairing…" in texts(wizard) and not button(app.window, "Pair").isEnabled()
+        QTest.keyClick(field(app, "Code that the other computer shows"), Qt.Key.Key_Backspace)
+        QTest.keyClicks(field(app, "Code that the other computer shows"), "9")
+        assert "Pairing…" not in texts(wizard) and button(app.window, "Pair").isEnabled()
+
+
 def test_a_pairing_that_was_left_is_over(app: Opened, wizard: WizardPage) -> None:
     wizard.go_to(Step.PAIR)
     press(app, "Way: Type the code from there")

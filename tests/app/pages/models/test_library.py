@@ -9,13 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QAccessible
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.pages.models.library import LibraryView
 from app.pages.models.row import LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, State
-from tests.app.windows import button, click, texts
+from tests.app.windows import button, click, texts, wait
 
 GIB = 1 << 30
 HERE = Memory(name="studio", total_bytes=64 * GIB, free_bytes=40 * GIB)
@@ -132,6 +133,14 @@ def test_arrows_go_through_the_rows_and_return_looks_into_one(view: LibraryView)
     QTest.keyClick(second, Qt.Key.Key_Up)
     QTest.keyClick(first, Qt.Key.Key_Return)
     assert "It is on spark" in texts(view.panel)
+
+
+def test_a_row_is_read_aloud_as_a_button_that_can_be_pressed(view: LibraryView) -> None:
+    show(view, model("a"), model("b", here=False, there=True))
+    read = QAccessible.queryAccessibleInterface(view.rows["b", False])
+    assert read.role() is QAccessible.Role.Button
+    read.actionInterface().doAction("Press")
+    wait(lambda: "It is on spark" in texts(view.panel))
 
 
 def test_rows_stay_the_same_in_another_order(view: LibraryView) -> None:

@@ -16,6 +16,7 @@ import pytest
 from engine.errors import (
     BatonError,
     DiskFull,
+    HostError,
     InvalidRequest,
     PeerLost,
     PeerRefused,
@@ -282,6 +283,23 @@ def test_who_shows_no_code_or_is_not_alone_has_to_be_named(
             await there.port.join_found("1234-5678")
         with pytest.raises(InvalidRequest, match="is no code"):
             await there.port.join_found("123")
+
+    run(tmp_path, work)
+
+
+def test_a_code_that_is_no_longer_wanted_makes_none_void(tmp_path: Path) -> None:
+    """As where another one is being typed by the time that the other computer shows it."""
+
+    async def work(here: Node, there: Node) -> None:
+        wanted = [True]
+        joining = asyncio.create_task(there.port.join_found("1234-5678", is_wanted=lambda: bool(wanted)))
+        await asyncio.sleep(0)
+        wanted.clear()
+        offer = await here.port.offer()
+        there.found = [found_at("spark", "127.0.0.1:7119", pairing_port=offer.port)]
+        with pytest.raises(HostError, match="has gone"):
+            await joining
+        assert offer.is_good
 
     run(tmp_path, work)
 
