@@ -56,7 +56,8 @@ class LogBook:
         lines = list(map(line_of, told))
         if self.is_paused:
             self._held.clear()
-            self._held.extend(line for line in lines if line not in self._lines)
+            known = set(self._lines)
+            self._held.extend(line for line in lines if line not in known)
             return
         self._lines.clear()
         self._lines.extend(lines)
