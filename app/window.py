@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QPaintEvent, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
-    QAbstractScrollArea,
     QButtonGroup,
     QFrame,
     QMainWindow,
@@ -133,7 +132,6 @@ class MainWindow(QMainWindow):
         if page not in self._made:
             self._made[page] = made = self._pages[page][2](self._context)
             self._stack.addWidget(made)
-            _name_scrolled(made, _word(self._pages[page]))
             # It stays; a collector that went through all of it each time would stop the window for 50 ms and more.
             gc.freeze()
             # It is off while the program starts.
@@ -328,13 +326,6 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
         self.closed.emit()
-
-
-def _name_scrolled(page: Page, word: str) -> None:
-    """What scrolls has the focus for its keys, and is called as its page is, where it has no name of its own."""
-    for area in page.findChildren(QAbstractScrollArea):
-        if not area.accessibleName():
-            area.setAccessibleName(word)
 
 
 def _keys_of(pages: Iterable[str]) -> dict[str, str]:

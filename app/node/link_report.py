@@ -68,7 +68,8 @@ class Check:
 
 def checks(report: dict[str, Any]) -> list[Check]:
     """All of a report: what matters most first, what is well last."""
-    found = [_of_finding(finding) for finding in report["findings"]]
+    has_cable = bool(report["cable"]["interface"])
+    found = [_of_finding(finding, has_cable=has_cable) for finding in report["findings"]]
     spoken_of = {_SUBJECTS.get(check.code) for check in found}
     return [*found, *(check for check in _what_is_well(report) if check.code not in spoken_of)]
 
@@ -102,10 +103,13 @@ def about(note: str, computer: str) -> str:
     return sentence(note)
 
 
-def _of_finding(finding: dict[str, Any]) -> Check:
-    is_tunable = bool(finding.get("is_tunable"))
+def _of_finding(finding: dict[str, Any], *, has_cable: bool) -> Check:
+    would_be_tuned = bool(finding.get("is_tunable"))
+    is_tunable = would_be_tuned and has_cable
     if is_tunable:
         fix = translate("Link", "Baton can set this up. You see every change before it is made.")
+    elif would_be_tuned:
+        fix = translate("Link", "Baton can set this up once a direct cable joins the two computers.")
     elif known := _FIXES.get(finding["code"]):
         fix = translate("Link", known)
     else:

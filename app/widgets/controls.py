@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QIcon, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QAction, QFontMetrics, QIcon, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QFrame, QLineEdit, QMenu, QWidget
 
 from app.look.look import current_look
@@ -61,6 +61,13 @@ class Menu(QMenu):
         self.setWindowFlag(Qt.WindowType.FramelessWindowHint)
         self.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
         self.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
+
+
+def tick(action: QAction, *, is_chosen: bool) -> None:
+    """Show in a menu whether it is the chosen one, and say so to a screen reader."""
+    action.setCheckable(True)
+    action.setChecked(is_chosen)
+    action.setIcon(current_look().icon("check", "local") if is_chosen else QIcon())
 
 
 class ChoosableRow(QFrame):

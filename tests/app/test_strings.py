@@ -85,9 +85,16 @@ NO_WORDS = {
     },  # stands where there is nothing to show of them
     "troubles.py": {
         *("load again", "see cluster", "open setup"),
-        *("engine failed", "engine restarting", "permission denied", "peer away"),
+        *("engine failed", "engine restarting", "worker restarting", "permission denied", "peer away"),
     },
-    "window.py": {"Baton", "engine failed", "engine restarting", "peer away", "permission denied"},
+    "window.py": {
+        "Baton",
+        "engine failed",
+        "engine restarting",
+        "worker restarting",
+        "peer away",
+        "permission denied",
+    },
     "wizard/found.py": {"Baton "},
     "wizard/words.py": {"There"},
 }

@@ -20,7 +20,6 @@ from PySide6.QtGui import (
     QFont,
     QFontMetrics,
     QGuiApplication,
-    QIcon,
     QKeyEvent,
     QKeySequence,
     QPainter,
@@ -37,7 +36,7 @@ from app.chats.titles import shortened
 from app.look.look import current_look
 from app.look.measures import BODY_PX, CONTROL_HEIGHT, MEDIUM, SMALL, TINY
 from app.widgets.basics import Button, Icon, Text, column, row, set_property
-from app.widgets.controls import Menu
+from app.widgets.controls import Menu, tick
 from app.widgets.feedback import Meter
 from app.widgets.flow import Flow
 from app.words import translate
@@ -424,7 +423,7 @@ class ModelButton(_Picker):
         for choice in self._choices:
             action = menu.addAction(f"{choice.id}\t{self._state_words(choice)}")
             action.triggered.connect(lambda _=False, id_=choice.id: self.chosen.emit(id_))
-            action.setIcon(current_look().icon("check", "local") if choice.id == self._model else QIcon())
+            tick(action, is_chosen=choice.id == self._model)
             if choice.readiness is Readiness.FAILED:
                 action.setToolTip(choice.reason)
         if self._choices:
@@ -472,7 +471,7 @@ class PresetButton(_Picker):
         for name, words in (("", self.tr("No instructions")), *((name, name) for name in self._names)):
             action = menu.addAction(words)
             action.triggered.connect(lambda _=False, name=name: self.chosen.emit(name))
-            action.setIcon(current_look().icon("check", "local") if name == self._name else QIcon())
+            tick(action, is_chosen=name == self._name)
         menu.addSeparator()
         menu.addAction(self.tr("Edit instructions…"), self.edit_wanted.emit)
         return menu

@@ -23,7 +23,7 @@ from app.bridge import Job
 from app.chats import models as chat_models
 from app.chats.gauge import fill_of
 from app.chats.keeper import Keeper
-from app.chats.model import Chat, Found, Listed, Preset
+from app.chats.model import Chat, Listed, Preset
 from app.chats.models import Choice, Readiness
 from app.chats.presets import all_presets, name_of
 from app.chats.store import Store
@@ -35,6 +35,7 @@ from app.pages.chat.attachments import Attachments
 from app.pages.chat.composer import Composer, files_in
 from app.pages.chat.conversations import ConversationPane
 from app.pages.chat.exchange import Exchange
+from app.pages.chat.listing import Listing
 from app.pages.chat.open_chat import OpenChat, new_conversation
 from app.pages.chat.settings import ChatSettings
 from app.pages.chat.transcript.blocks import prepare
@@ -47,7 +48,6 @@ from app.widgets.feedback import Action, DropHint, Meter
 
 # What is typed is written that much later at most, however long somebody types without a pause.
 _DRAFT_MS = 400
-_SEARCH_MS = 150
 
 # Beside the settings there is no room for the list in a narrower page.
 _NARROW = 1000
@@ -67,8 +67,6 @@ class ChatPage(Page):
         self._own_presets: frozenset[str] = frozenset()
         self._n_ctx: dict[str, int] = {}
         self.is_ready = False
-        self._fault = ""
-        self._searching: Job | None = None
         self._asking_context: Job | None = None
         self._pane = ConversationPane()
         self._transcript = Transcript()
@@ -76,14 +74,15 @@ class ChatPage(Page):
         self._composer = Composer()
         self._settings = ChatSettings()
         self._loading = _LoadingLine()
+        self._listing = Listing(
+            context, self._keeper, self._pane, opened=self._open.get, current=lambda: self._chat.id
+        )
         self._exchange = Exchange(context, self._keeper, self)
         self._attachments = Attachments(
             context, self._composer, lambda: self._chat, lambda: self._model, self
         )
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._keep_draft)
-        self._search_timer = QTimer(self, singleShot=True, interval=_SEARCH_MS)
-        self._search_timer.timeout.connect(self._search)
         self.setAcceptDrops(True)
         self._lay_out()
         self._connect()
@@ -121,15 +120,13 @@ class ChatPage(Page):
         pane, composer, transcript = self._pane, self._composer, self._transcript
         pane.opened.connect(self.open_conversation)
         pane.new_wanted.connect(self.new_chat)
-        pane.searched.connect(lambda _: self._search_timer.start())
         pane.left_search.connect(lambda: self._composer.text.setFocus())
-        pane.renamed.connect(self._rename)
-        pane.pinned.connect(lambda id_, pinned: self._change_listed(id_, pinned=pinned))
-        pane.deleted.connect(self._delete_conversation)
         pane.exported.connect(lambda id_: self._exchange.export_one(id_, pane.title_of(id_)))
         pane.export_all_wanted.connect(self._exchange.export_all)
         pane.import_wanted.connect(self._exchange.ask_import)
-        self._exchange.imported.connect(self._refresh)
+        self._listing.deleted.connect(self._on_deleted)
+        self._listing.reopened.connect(self.open_conversation)
+        self._exchange.imported.connect(self._listing.refresh)
         self._attachments.changed.connect(self._show_fields)
         self._attachments.read.connect(self._on_busy)
         composer.sent.connect(self._send)
@@ -171,12 +168,11 @@ class ChatPage(Page):
     @Slot(object)
     def _on_not_kept(self, error: AppError | None) -> None:
         """A chat that is not kept stays said for as long as it is so."""
-        self._fault = str(error) if error is not None else ""
-        self._pane.show_fault(self._fault)
+        self._listing.say_fault(str(error) if error is not None else "")
         if error is not None:
             self.context.tell(error)
         else:
-            self._refresh()
+            self._listing.refresh()
 
     def end(self) -> None:
         self._keep_draft()
@@ -188,7 +184,7 @@ class ChatPage(Page):
         self._composer.text.setFocus()
         if self.is_ready:
             # It may be another day.
-            self._refresh()
+            self._listing.refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -283,7 +279,7 @@ class ChatPage(Page):
         opened.loading_changed.connect(lambda: self._of(opened, self._show_loading))
         opened.changed.connect(lambda: self._of(opened, self._show_fields))
         opened.busy_changed.connect(lambda: self._on_busy(opened))
-        opened.listed_changed.connect(self._refresh)
+        opened.listed_changed.connect(lambda: self._listing.refresh())
         return opened
 
     def _of(self, chat: OpenChat, show: Callable[..., object], *told: object) -> None:
@@ -574,63 +570,9 @@ class ChatPage(Page):
         self._pane.search.setFocus()
         self._pane.search.selectAll()
 
-    def _search(self) -> None:
-        self._refresh()
-
-    def _refresh(self) -> None:
-        """List what there is, or what is searched for."""
-        text = self._pane.search.text().strip()
-        if self._searching is not None:
-            self._searching.cancel()
-        if text:
-            self._searching = self.context.bridge.run(
-                self._keeper.do(Store.search, text), self._show_found, self.context.tell
-            )
-        else:
-            self._searching = self.context.bridge.run(
-                self._keeper.do(Store.listed), self._show_listed, self.context.tell
-            )
-
-    def _show_listed(self, listed: list[Listed]) -> None:
-        self._pane.show_fault(self._fault)
-        self._pane.show_listed(listed)
-
-    def _show_found(self, found: list[Found]) -> None:
-        self._pane.show_found(found)
-
-    def _rename(self, conversation_id: str, title: str) -> None:
-        self._change_listed(conversation_id, title=title, is_named=True)
-
-    def _change_listed(self, conversation_id: str, **fields: Any) -> None:
-        if (there := self._open.get(conversation_id)) is not None:
-            there.change(**fields)
-            return
-
-        def change(chat: Chat) -> None:
-            self._keeper.tell(Store.keep, replace(chat.conversation, **fields))
-            self._refresh()
-
-        self.context.bridge.run(self._keeper.do(Store.chat, conversation_id), change, self.context.tell)
-
-    def _delete_conversation(self, conversation_id: str) -> None:
-        was_open = conversation_id == self._chat.id
-        there = self._open.get(conversation_id)
-        if there is not None:
-            there.stop()
-        self._keeper.tell(Store.delete, conversation_id)
-        if was_open:
+    def _on_deleted(self, conversation_id: str) -> None:
+        if conversation_id == self._chat.id:
             self._go_to(self._empty_chat())
-        self._refresh()
-
-        def undo() -> None:
-            self._keeper.tell(Store.restore, conversation_id)
-            self._refresh()
-            if was_open:
-                self.open_conversation(conversation_id)
-
-        self.context.shell.toast(
-            self.tr("The conversation is deleted."), Action(text=self.tr("Undo"), run=undo)
-        )
 
     def _delete_message(self, message_id: str) -> None:
         chat = self._chat
@@ -647,7 +589,7 @@ class ChatPage(Page):
             return
         ids = [message.id for message in before]
         self._keeper.tell(Store.restore_messages, conversation_id, ids, before.leaf)
-        self._refresh()
+        self._listing.refresh()
 
 
 class _LoadingLine(QWidget):

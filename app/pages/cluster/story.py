@@ -155,13 +155,13 @@ class Story:
         assert self._peer is not None
         state, tone = self._peer_state()
         if is_prefilling and self.is_joined and self._engines:
-            state = "prefilling"
+            state = translate("Cluster", "prefilling")
         model = self.model if self.is_joined and self.is_peer_there else self._peer_model()
         return self._computer(self.peer_id, self.peer_name, "peer", model, state, tone)
 
     def cable(self) -> Cable:
         if not self.is_peer_there:
-            return Cable(is_up=False, about="" if self.is_running else "not known now")
+            return Cable(is_up=False, about="" if self.is_running else translate("Cluster", "not known now"))
         ceiling = (self._parts.part("link", {}).get("ceilings") or {}).get(self.peer_id)
         if not ceiling:
             return Cable(is_up=True)

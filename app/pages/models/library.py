@@ -18,7 +18,7 @@ from app.pages.models.inspect import InspectPanel
 from app.pages.models.row import Doer, LibraryRow
 from app.pages.models.rows import Memory, ModelRow, Order, chosen
 from app.widgets.basics import Button, Card, Scrolled, Text, column, row
-from app.widgets.controls import Menu, SearchField
+from app.widgets.controls import Menu, SearchField, tick
 from app.widgets.feedback import Action, EmptyState
 
 _PANEL_WIDTH = 320
@@ -284,7 +284,7 @@ class _OrderButton(Button):
     def menu_of_orders(self) -> QMenu:
         menu = Menu(self)
         for order, word in self._words.items():
-            menu.addAction(word, partial(self.choose, order))
+            tick(menu.addAction(word, partial(self.choose, order)), is_chosen=order is self.order)
         return menu
 
     def choose(self, order: Order) -> None:

@@ -43,6 +43,15 @@ def test_nothing_of_a_terminal_is_told_to_whom_clicks() -> None:
     assert "`" not in "".join(check.what + check.why + check.fix for check in read(broken))
 
 
+def test_nothing_is_offered_to_be_fixed_without_a_cable() -> None:
+    loose = report(limits_here={"receive_granted": 4096, "receive_auto_max": None})
+    loose = msgspec.structs.replace(loose, cable=msgspec.structs.replace(loose.cable, interface=""))
+    found = {check.code: check for check in read(loose)}
+    assert "small_buffers" in found and not any(check.is_tunable for check in found.values())
+    assert "once a direct cable joins" in found["small_buffers"].fix
+    assert "`" not in found["small_buffers"].fix
+
+
 def test_a_computer_that_was_looked_at_alone() -> None:
     alone = msgspec.structs.replace(report(), peer=None)
     assert [check.code for check in read(alone)] == ["cable"]

@@ -40,7 +40,12 @@ def app(tmp_path: Path, models: Path) -> Iterator[Opened]:
 def test_a_handoff_is_seen_and_then_the_two_part(app: Opened) -> None:
     page = app.page("cluster")
     assert isinstance(page, ClusterPage)
-    wait(lambda: "✓ spark prefills, studio decodes" in texts(page) or "✓ studio → spark" in texts(page))
+    wait(
+        lambda: (
+            "✓ spark prefills, studio decodes" in texts(page)
+            or "✓ studio prefills, spark decodes" in texts(page)
+        )
+    )
     click(button(page, "spark prefills"))
     wait(lambda: "as was chosen" in texts(page) and "✓ spark prefills, studio decodes" in texts(page))
     assert "of" in page.picture.peer.accessibleName() and "Linux" in texts(page.picture)

@@ -136,7 +136,7 @@ def _play_kept(stage: Stage, page: ChatPage) -> None:
     stage.shot("chat-search-nothing")
     page.pane.search.setText("")
     wait(lambda: page.pane.model.rowCount() > 10)
-    page._delete_conversation(ids[5])
+    page._listing.delete(ids[5])
     wait(lambda: page.pane.title_of(ids[5]) == "")
     stage.shot("chat-deleted")
     _end_toast(stage)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QMenu
 
-from app.widgets.controls import Segments
+from app.widgets.controls import Segments, tick
 
 
 def test_one_of_a_few_is_read_aloud_as_such(look: object) -> None:
@@ -14,3 +15,13 @@ def test_one_of_a_few_is_read_aloud_as_such(look: object) -> None:
         assert told.role() is QAccessible.Role.RadioButton
     segments.show_value(2)
     assert [button.isChecked() for button in segments.buttons] == [False, True]
+
+
+def test_the_chosen_one_of_a_menu_is_read_aloud_as_such(look: object) -> None:
+    menu = QMenu()
+    one, other = menu.addAction("one"), menu.addAction("other")
+    for action in (one, other):
+        tick(action, is_chosen=action is other)
+    told = QAccessible.queryAccessibleInterface(menu)
+    assert [told.child(index).state().checked for index in range(2)] == [0, 1]
+    assert one.icon().isNull() and not other.icon().isNull()
