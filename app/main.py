@@ -87,7 +87,10 @@ class App:
             self.window.begin_with(page)
         else:
             self.window.go("setup")
-        self.window.show()
+        if self.preferences.get("is_maximized", False):
+            self.window.showMaximized()
+        else:
+            self.window.show()
         self.tray.show()
         self.state.begin()
 
@@ -144,9 +147,11 @@ class App:
             self._application.alert(self.window)
 
     def close(self) -> None:
-        if self.window.isVisible():
-            self.preferences.set("width", self.window.width())
-            self.preferences.set("height", self.window.height())
+        if self.window.page_shown:  # it was opened, though it may be in the tray now
+            self.preferences.set("is_maximized", self.window.isMaximized())
+            size = self.window.normalGeometry().size() if self.window.isMaximized() else self.window.size()
+            self.preferences.set("width", size.width())
+            self.preferences.set("height", size.height())
         self.preferences.set("page", self.window.page_shown)
         self.state.close()
         self.tray.hide()

@@ -135,6 +135,20 @@ def test_closed_before_its_page_was_made_it_opens_there_again(host: Host, qapp: 
     second.close()
 
 
+def test_a_maximized_window_comes_back_so_and_knows_its_other_size(host: Host, qapp: QApplication) -> None:
+    first = App(qapp, host)
+    first.open()
+    first.window.resize(760, 600)
+    first.window.showMaximized()
+    first.close()
+    second = App(qapp, host)
+    second.open()
+    assert second.window.isMaximized()
+    second.window.showNormal()
+    assert (second.window.width(), second.window.height()) == (760, 600)
+    second.close()
+
+
 def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
     host.config.mkdir(parents=True)
     (host.config / "window.json").write_text('{"width": 1000000000000, "height": -5}')
