@@ -103,7 +103,8 @@ class App:
     def part(self) -> None:
         """The window was closed: Baton goes on in the tray, or ends, with the node or without."""
         choice = self._choose()
-        if choice is Parting.KEEP and self.tray.is_there:
+        # Without a node nothing is kept for which there had to be a tray.
+        if choice is Parting.KEEP and self.tray.is_there and self.state.presence is not NodePresence.GONE:
             self.window.hide()
         elif choice is not None:
             self._end(choice)
@@ -121,6 +122,8 @@ class App:
             return Parting.KEEP
         if remembered is not Parting.ASK:
             return remembered
+        if isinstance(QApplication.activeModalWidget(), Farewell):
+            return None  # asked already
         dialog = Farewell(self.window, is_answering=any(engine.get("active") for engine in engines))
         if not dialog.exec():
             return None

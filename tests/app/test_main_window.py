@@ -14,6 +14,7 @@ from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
 from app.state import NodePresence
+from app.tray import Tray
 from tests.app.windows import address_of, button, click, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -71,6 +72,22 @@ def test_closing_asks_and_cancel_leaves_everything(started: App, monkeypatch: py
     answer("Cancel")
     started.window.close()
     assert started.window.isVisible() and not quits.n
+
+
+def test_to_quit_is_asked_once_at_a_time(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    QTimer.singleShot(0, started.part_for_good)  # from the tray, while the question stands
+    answer("Cancel")
+    started.part_for_good()
+    assert len(started.window.findChildren(Farewell)) == 1 and not quits.n
+
+
+def test_without_a_node_closing_is_the_end(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    monkeypatch.setattr(Tray, "is_there", True)
+    started.state._lost("")
+    started.window.close()
+    assert quits.n == 1
 
 
 def test_stop_everything_ends_the_node_too(
