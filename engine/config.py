@@ -243,7 +243,7 @@ def _folder_fault(text: str) -> str:
         return str(error)
     if not path.is_absolute():
         return "a whole path is needed, from the root or from ~"
-    return "this is a file" if path.is_file() else ""
+    return "this is a file, and a folder is needed" if path.is_file() else ""
 
 
 def _key_fault(text: str) -> str:

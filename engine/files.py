@@ -62,6 +62,28 @@ def folder_fault(path: Path) -> str:
         return f"it cannot be looked into ({error.strerror or error})"
 
 
+def keeping_fault(folder: Path) -> str:
+    """Why nobody can keep a file in `folder`, or make that where it is still to be; nothing where one can."""
+    for place in (folder, *folder.parents):
+        try:
+            mode = place.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return f"it cannot be looked at ({error.strerror or error})"
+        if not stat.S_ISDIR(mode):
+            return f"{'this' if place == folder else place} is a file, and a folder is needed"
+        if os.access(place, os.W_OK | os.X_OK):
+            return ""
+        cannot = (
+            "nothing may be written into it"
+            if place == folder
+            else f"it cannot be made in {place}, where nothing may be written"
+        )
+        return f"{cannot}: check its permissions"
+    return "there is no such disk"
+
+
 def file_error(what: str, error: OSError) -> HostError:
     """What to raise where a file of Baton's own, which is `what`, cannot be read or written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

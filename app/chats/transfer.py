@@ -55,16 +55,25 @@ def from_json(text: str, name: str, *, clock: Callable[[], float] = time.time) -
     """The conversations in a file of that name, with the ids that they had. Raises BadFile."""
     try:
         told = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(translate("Import", "{0} is not a JSON file: {1}.").format(name, error)) from None
+    except json.JSONDecodeError as error:
+        words = translate(
+            "Import", "{0} is no JSON file, or not a whole one: line {1} breaks off or is wrong."
+        )
+        raise BadFile(words.format(name, f"{error.lineno:,}")) from None
+    except (ValueError, RecursionError):
+        words = translate("Import", "{} is no JSON file that chats could be in.")
+        raise BadFile(words.format(name)) from None
     try:
         chats = _chats_in(told, name, clock())
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadFile(
-            translate("Import", "{0} looks like exported chats, but a part is missing or wrong: {1}.").format(
-                name, error
-            )
-        ) from None
+    except KeyError as error:
+        words = translate("Import", "{0} looks like exported chats, but a part is missing: “{1}”.")
+        raise BadFile(words.format(name, error.args[0])) from None
+    except (AttributeError, TypeError):
+        words = translate("Import", "{} looks like exported chats, but a part is not what it should be.")
+        raise BadFile(words.format(name)) from None
+    except (ValueError, OverflowError) as error:
+        words = translate("Import", "{0} looks like exported chats, but a part is wrong: {1}.")
+        raise BadFile(words.format(name, error)) from None
     if not chats:
         raise BadFile(translate("Import", "There is no conversation in {}.").format(name))
     return chats

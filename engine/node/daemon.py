@@ -21,7 +21,6 @@ from engine import config
 from engine.cache.spec import kv_type_of
 from engine.config import is_loopback
 from engine.errors import BatonError, UnsupportedModel, UserError
-from engine.files import folder_fault
 from engine.gguf.digest import digest_of_parts
 from engine.link.permission import LocalNetworkPermission
 from engine.node.agreeing.agreement import Agreement
@@ -63,7 +62,7 @@ from engine.node.models.inspection import inspect_model
 from engine.node.models.model_folder import Folder, LocalModel
 from engine.node.models.shelf import Shelf
 from engine.node.news import News
-from engine.node.notes import no_models_as, notes_of
+from engine.node.notes import notes_of, of_models_folder
 from engine.node.peering.offers import Method, Offers
 from engine.node.peering.peer_link import PeerLink
 from engine.node.peering.peer_links import PeerLinks, split_node_address
@@ -71,7 +70,7 @@ from engine.node.peering.peer_messages import NODE_PROTOCOL_MAJOR, NODE_PROTOCOL
 from engine.node.presence import Place
 from engine.node.recent import RecentRequests
 from engine.node.reporting.log_feed import LogFeed
-from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings
+from engine.node.settings import DECODE_SETTINGS, PREFILL_SETTINGS, NodeSettings, Source
 from engine.node.setup.updates import Updates
 from engine.node.standby import Standby
 from engine.node.system.awake import Awake
@@ -291,6 +290,7 @@ class Node:
             in_use=self._what_ends_engines,
             needed_bytes=lambda model: self._needed_bytes(model, n_slots=self.settings.value(config.SLOTS)),
             on_check=add("checks", lambda: self.shelf.checks),
+            folder_note=self._models_folder_note,
         )
         self._models_changed = add("models", self.shelf.snapshot)
         self.copies = Copies(
@@ -688,6 +688,12 @@ class Node:
             loaded={*engines, *self.workers.askers},
         )
 
+    def _models_folder_note(self) -> str:
+        is_given = self.settings.source(config.MODELS_FOLDER) is Source.ENVIRONMENT
+        return of_models_folder(
+            self.shelf.folder.path, variable=config.MODELS_FOLDER.environment if is_given else ""
+        )
+
     def _describe(self) -> dict[str, Any]:
         return {
             "node_id": self.identity.node_id,
@@ -700,7 +706,7 @@ class Node:
             "notes": notes_of(
                 (
                     *(self.peers.fault, self._key_note, *self.settings.faults(), self._preload_fault),
-                    no_models_as(folder_fault(self.shelf.folder.path), self.shelf.folder.path),
+                    self._models_folder_note(),
                 ),
                 twins=self.discovery.twins(),
                 permission=self.permission.snapshot(),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.files import folder_fault, keeping_fault
 from engine.link.permission import State as PermissionState
 from engine.node.finding.discovery import Found
 
@@ -18,11 +19,21 @@ def notes_of(
     return [note for note in found if note]
 
 
-def no_models_as(fault: str, folder: Path) -> str:
-    """Why none of the models in their folder is found, where there is a reason."""
-    if not fault:
-        return ""
-    return f"no models are found in {folder}: {fault}; another folder is set by `baton config set models`"
+def of_models_folder(folder: Path, *, variable: str = "") -> str:
+    """Why no model in their folder is found, or none can be kept there; nothing where all is well.
+
+    `variable` is the one of the environment that names it, if one does.
+    """
+    another = (
+        f"set {variable} to another folder, and start Baton anew"
+        if variable
+        else "another folder is set in Settings, or by `baton config set models`"
+    )
+    if fault := folder_fault(folder):
+        return f"no models are found in {folder}: {fault}; {another}"
+    if fault := keeping_fault(folder):
+        return f"no models can be brought into {folder}: {fault}; {another}"
+    return ""
 
 
 def _of_twin(twin: Found) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from engine import config
 from engine.config import NODE_SETTINGS, Needs, Setting, is_loopback
 from engine.errors import HostError, InvalidRequest, UserError
+from engine.files import keeping_fault, user_path
 from engine.node.listening import listening_fault
 from engine.node.trust.secrets import Secrets
 from engine.paths import identity_dir
@@ -167,7 +168,15 @@ class NodeSettings:
                 f"must send: set one with it, or before it; without one {host} has to be {config.HOST.default}",
                 param=host if config.HOST in checked else key,
             )
+        self._check_folder(checked.get(config.MODELS_FOLDER))
         return checked
+
+    @staticmethod
+    def _check_folder(chosen: str | None) -> None:
+        """Only of one that is chosen now: the disk of one that was may be unplugged for a while."""
+        if chosen is not None and (fault := keeping_fault(user_path(chosen))):
+            name = config.MODELS_FOLDER.name
+            raise InvalidRequest(f"{name} {chosen}: {fault}; choose another folder, or mend that", param=name)
 
     def keep(self, checked: Mapping[Setting, Any], secrets: Secrets) -> None:
         """Write down what `check` gave; it holds from then on. Slow: never on an event loop. Raises HostError."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from engine.files import NO_SUCH_FILE, file_fault, folder_fault, user_path
+from engine.files import NO_SUCH_FILE, file_fault, folder_fault, keeping_fault, user_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="makes pipes and links")
 
@@ -32,6 +32,17 @@ def test_what_keeps_a_folder_from_being_looked_into(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert folder_fault(tmp_path) == "it may not be read: check its permissions"
+
+
+def test_where_no_file_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert keeping_fault(tmp_path) == keeping_fault(tmp_path / "later" / "models") == ""
+    assert keeping_fault(file) == "this is a file, and a folder is needed"
+    assert keeping_fault(file / "models") == f"{file} is a file, and a folder is needed"
+    monkeypatch.setattr(os, "access", lambda *_: False)  # who is root may write into any
+    assert keeping_fault(tmp_path).startswith("nothing may be written into it")
+    assert keeping_fault(tmp_path / "later" / "models").startswith(f"it cannot be made in {tmp_path}")
 
 
 def test_a_file_has_no_fault(tmp_path: Path) -> None:

@@ -408,7 +408,8 @@ class ConversationPane(QFrame):
     def more_menu(self) -> QMenu:
         menu = Menu(self)
         menu.addAction(self.tr("Import…"), self.import_wanted.emit)
-        menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
+        export = menu.addAction(self.tr("Export all…"), self.export_all_wanted.emit)
+        export.setEnabled(self.model.rowCount() > 0 or bool(self.search.text()))
         return menu
 
     def _first(self) -> QModelIndex:

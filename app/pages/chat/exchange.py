@@ -56,9 +56,9 @@ class Exchange(QObject):
         if not chosen:
             return
         path = Path(chosen)
-        if not path.suffix:
-            path = path.with_suffix(".json" if kind == json_kind else ".md")
-        write = to_markdown if path.suffix == ".md" else to_json
+        if path.suffix.lower() not in (".json", ".md"):
+            path = path.with_name(path.name + (".json" if kind == json_kind else ".md"))
+        write = to_markdown if path.suffix.lower() == ".md" else to_json
 
         async def work() -> None:
             chats = await read()

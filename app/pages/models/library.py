@@ -87,13 +87,14 @@ class LibraryView(QWidget):
             tone="faint",
             wrap=True,
         )
+        self._empty_words = self.tr(
+            "A model is one GGUF file. Get a small one to begin with, drop a file of yours here, or use what LM "
+            "Studio, Ollama or the Hugging Face cache keep on this computer: those show up by themselves."
+        )
         self._empty = EmptyState(
             "models",
             self.tr("No models yet"),
-            self.tr(
-                "A model is one GGUF file. Get a small one to begin with, drop a file of yours here, or use what LM "
-                "Studio, Ollama or the Hugging Face cache keep on this computer: those show up by themselves."
-            ),
+            self._empty_words,
             Action(text=self.tr("Get models"), run=self.asked_get.emit),
             Action(text=self.tr("Import a file…"), run=self.asked_import.emit),
         )
@@ -216,6 +217,7 @@ class LibraryView(QWidget):
         self._sum.setText(self._sum_words(found))
         self._note.setText("\n".join(self._notes))
         self._note.setVisible(bool(self._notes and found))
+        self._empty.say(self.tr("No models yet"), "\n\n".join((self._empty_words, *self._notes)))
         self._hint.setVisible(bool(found))
         if self._chosen is not None:
             if self._chosen in self._rows:

@@ -352,7 +352,9 @@ class _Section(QWidget):
         self._show_rows("")
 
     def filter(self, words: str) -> int:
-        """Show the rows that match; how many do."""
+        """Show the rows that match, all of them where the title does; how many do."""
+        if words.strip() and words.strip().casefold() in self.title.casefold():
+            words = ""
         n_found = self._show_rows(words)
         self.setVisible(n_found > 0)
         if self.link is not None:

@@ -54,11 +54,12 @@ class Shelf:
         in_use: Callable[[], Mapping[str, str]],
         needed_bytes: Callable[[LocalModel], int] = lambda _: 0,
         on_check: Callable[[], None] = lambda: None,
+        folder_note: Callable[[], str] = lambda: "",
     ) -> None:
         """`in_use` gives the ids of models that engines have loaded, or are loading, and what ends each engine.
 
         `needed_bytes` is the memory that a model takes. `checks` has the share that was read, by the ids of models that
-        are being read through for their digests.
+        are being read through for their digests. `folder_note` says what is wrong with the folder, "" for nothing.
         """
         self.folder = folder
         self.models: tuple[LocalModel, ...] = ()
@@ -66,6 +67,7 @@ class Shelf:
         self.checks: dict[str, float] = {}
         self._on_change = on_change
         self._on_check = on_check
+        self._folder_note = folder_note
         self._in_use = in_use
         self._needed_bytes = needed_bytes
         self._looking = asyncio.Lock()
@@ -99,7 +101,7 @@ class Shelf:
             "folder": str(self.folder.path),
             "models": [self._told(model) for model in self.models],
             "unfinished": [each.told() for each in self._unfinished],
-            "notes": list(self.folder.notes),
+            "notes": [note for note in (self._folder_note(), *self.folder.notes) if note],
         }
 
     def _told(self, model: LocalModel) -> dict[str, Any]:

@@ -100,16 +100,16 @@ def test_a_list_of_messages_is_one_conversation() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("hello", "not a JSON file"),
-        ("[" * 100_000, "not a JSON file"),
+        ("hello", "no JSON file, or not a whole one: line 1 breaks off or is wrong"),
+        ("[" * 100_000, "no JSON file that chats"),
         ("{}", "holds no chats"),
         ("[1, 2]", "holds no chats"),
         ('[{"role": "user", "content": ""}]', "no message with a text"),
         ('{"format": "baton-chats", "version": 99, "conversations": []}', "newer Baton"),
         ('{"format": "baton-chats", "version": 1, "conversations": []}', "no conversation"),
-        ('{"format": "baton-chats", "version": 1, "conversations": [{}]}', "missing or wrong"),
-        ('{"format": "baton-chats", "version": 1, "conversations": 7}', "missing or wrong"),
-        ('{"format": "baton-chats"}', "missing or wrong"),
+        ('{"format": "baton-chats", "version": 1, "conversations": [{}]}', "is missing: “messages”"),
+        ('{"format": "baton-chats", "version": 1, "conversations": 7}', "is not what it should be"),
+        ('{"format": "baton-chats"}', "is missing: “version”"),
     ],
 )
 def test_other_files_are_refused_with_a_sentence(text: str, says: str) -> None:
@@ -123,7 +123,7 @@ def test_other_files_are_refused_with_a_sentence(text: str, says: str) -> None:
 def test_messages_that_do_not_fit_together_are_refused(field: str, value: object) -> None:
     told = json.loads(to_json([CHAT]))
     told["conversations"][0]["messages"][1][field] = value
-    with pytest.raises(BadFile, match="missing or wrong"):
+    with pytest.raises(BadFile, match="a part is wrong"):
         from_json(json.dumps(told), "chats.json")
 
 
@@ -141,7 +141,7 @@ def test_messages_that_do_not_fit_together_are_refused(field: str, value: object
 def test_numbers_that_nothing_can_keep_are_refused(field: str, value: object) -> None:
     told = json.loads(to_json([CHAT]))
     told["conversations"][0][field] = value
-    with pytest.raises(BadFile, match="a part is missing or wrong"):
+    with pytest.raises(BadFile, match="a part is wrong"):
         from_json(json.dumps(told), "chats.json")
 
 

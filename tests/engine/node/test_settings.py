@@ -109,6 +109,17 @@ def test_one_wrong_value_changes_nothing_and_is_named(
     assert not home.file.path.exists()
 
 
+def test_a_models_folder_is_chosen_only_where_models_can_be_kept(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    settings = home.open()
+    with pytest.raises(InvalidRequest, match="is a file, and a folder is needed; choose another") as refused:
+        home.change(settings, models=str(file / "models"))
+    assert refused.value.param == "models" and settings.value(config.MODELS_FOLDER) is None
+    home.change(settings, models=str(tmp_path / "later"))
+    assert settings.value(config.MODELS_FOLDER) == str(tmp_path / "later")
+
+
 def test_the_endpoint_is_opened_to_the_network_with_a_key_only(home: Home) -> None:
     settings = home.open()
     home.change(settings, host="0.0.0.0", api_key=KEY)
@@ -131,7 +142,7 @@ def test_a_file_that_opens_it_without_a_key_does_not(home: Home) -> None:
 
 def test_a_kept_host_at_which_nobody_can_listen_keeps_no_node_from_starting(home: Home) -> None:
     """A documentation address, as that of a cable that is out."""
-    home.write(host="203.0.113.7")
+    home.write(host="203.0.113.7", port=0)
     home.change(home.open(), api_key=KEY)
     settings = home.open()
     settings.look_at_address()

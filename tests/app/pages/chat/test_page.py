@@ -359,7 +359,30 @@ def test_exported_and_imported_it_is_there_twice(
     assert one.shell.toasts[-1][0] == "2 conversations are imported."
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(text), ""))
     choose(one.page.pane.more_menu(), "Import")
-    wait(lambda: "not a JSON file" in one.shell.toasts[-1][0])
+    wait(lambda: "no JSON file" in one.shell.toasts[-1][0])
+
+
+def test_a_name_with_a_dot_gets_the_ending_of_what_is_written(
+    alone: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = alone(LOG)
+    monkeypatch.setattr(
+        QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "log v1.5"), "Markdown, to read (*.md)")
+    )
+    choose(one.page.pane.menu_of("log"), "Export")
+    wait(lambda: one.shell.toasts)
+    assert "# Kernel log" in (tmp_path / "log v1.5.md").read_text()
+
+
+def test_nothing_is_exported_where_there_is_nothing(alone: Open) -> None:
+    assert [each.isEnabled() for each in alone().page.pane.more_menu().actions()] == [True, False]
+
+
+def test_all_is_exported_also_while_a_search_finds_nothing(alone: Open) -> None:
+    page = alone(LOG).page
+    page.pane.search.setText("nothing has this")
+    wait(lambda: not titles(page))
+    assert [each.isEnabled() for each in page.pane.more_menu().actions()] == [True, True]
 
 
 def test_a_beginning_is_written_into_the_composer(alone: Open) -> None:

@@ -148,6 +148,13 @@ def test_without_models_it_says_how_to_come_by_one(view: LibraryView) -> None:
     assert "No models yet" in texts(view) and button(view, "Import a file…").isEnabled()
 
 
+def test_without_models_it_says_what_is_wrong_with_their_folder(view: LibraryView) -> None:
+    view.show_models([], HERE, THERE, {}, ["No models are found in /models: this is a file."])
+    assert "No models are found in /models: this is a file." in texts(view)
+    show(view)
+    assert "this is a file" not in texts(view)
+
+
 def test_a_narrow_page_shows_the_list_or_the_model(view: LibraryView) -> None:
     show(view, model("a", here=False, there=True))
     view.choose(("a", False))

@@ -140,6 +140,9 @@ def test_a_change_that_the_node_was_not_there_for_is_kept_once_it_is(app: Opened
 def test_a_search_leaves_what_it_finds(page: SettingsPage) -> None:
     page._search.setText("keyring")
     assert page.rows["keyring"].isVisibleTo(page) and not page.rows["ctx"].isVisibleTo(page)
+    page._search.setText("folder")
+    assert page.rows["models"].isVisibleTo(page) and page._folders["chats"].isVisibleTo(page)
+    assert not page.rows["keyring"].isVisibleTo(page)
     page._search.setText("no setting has this")
     assert "Nothing matches" in texts(page)
     page._search.clear()
