@@ -87,7 +87,10 @@ class App:
             self.window.begin_with(page)
         else:
             self.window.go("setup")
-        self.window.show()
+        if self.preferences.get("is_maximized", False):
+            self.window.showMaximized()
+        else:
+            self.window.show()
         self.tray.show()
         self.state.begin()
 
@@ -100,7 +103,8 @@ class App:
     def part(self) -> None:
         """The window was closed: Baton goes on in the tray, or ends, with the node or without."""
         choice = self._choose()
-        if choice is Parting.KEEP and self.tray.is_there:
+        # Without a node nothing is kept for which there had to be a tray.
+        if choice is Parting.KEEP and self.tray.is_there and self.state.presence is not NodePresence.GONE:
             self.window.hide()
         elif choice is not None:
             self._end(choice)
@@ -118,6 +122,8 @@ class App:
             return Parting.KEEP
         if remembered is not Parting.ASK:
             return remembered
+        if isinstance(QApplication.activeModalWidget(), Farewell):
+            return None  # asked already
         dialog = Farewell(self.window, is_answering=any(engine.get("active") for engine in engines))
         if not dialog.exec():
             return None
@@ -144,9 +150,11 @@ class App:
             self._application.alert(self.window)
 
     def close(self) -> None:
-        if self.window.isVisible():
-            self.preferences.set("width", self.window.width())
-            self.preferences.set("height", self.window.height())
+        if self.window.page_shown:  # it was opened, though it may be in the tray now
+            self.preferences.set("is_maximized", self.window.isMaximized())
+            size = self.window.normalGeometry().size() if self.window.isMaximized() else self.window.size()
+            self.preferences.set("width", size.width())
+            self.preferences.set("height", size.height())
         self.preferences.set("page", self.window.page_shown)
         self.state.close()
         self.tray.hide()

@@ -14,6 +14,7 @@ from app.farewell import Farewell
 from app.main import App, Host
 from app.single import SingleInstance
 from app.state import NodePresence
+from app.tray import Tray
 from tests.app.windows import address_of, button, click, wait
 from tests.engine.node.nodes import NodeProcess
 
@@ -71,6 +72,22 @@ def test_closing_asks_and_cancel_leaves_everything(started: App, monkeypatch: py
     answer("Cancel")
     started.window.close()
     assert started.window.isVisible() and not quits.n
+
+
+def test_to_quit_is_asked_once_at_a_time(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    QTimer.singleShot(0, started.part_for_good)  # from the tray, while the question stands
+    answer("Cancel")
+    started.part_for_good()
+    assert len(started.window.findChildren(Farewell)) == 1 and not quits.n
+
+
+def test_without_a_node_closing_is_the_end(started: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    quits = Quits(monkeypatch)
+    monkeypatch.setattr(Tray, "is_there", True)
+    started.state._lost("")
+    started.window.close()
+    assert quits.n == 1
 
 
 def test_stop_everything_ends_the_node_too(
@@ -132,6 +149,20 @@ def test_closed_before_its_page_was_made_it_opens_there_again(host: Host, qapp: 
     second = App(qapp, host)
     second.open()
     assert second.window.page_shown == "server"
+    second.close()
+
+
+def test_a_maximized_window_comes_back_so_and_knows_its_other_size(host: Host, qapp: QApplication) -> None:
+    first = App(qapp, host)
+    first.open()
+    first.window.resize(760, 600)
+    first.window.showMaximized()
+    first.close()
+    second = App(qapp, host)
+    second.open()
+    assert second.window.isMaximized()
+    second.window.showNormal()
+    assert (second.window.width(), second.window.height()) == (760, 600)
     second.close()
 
 

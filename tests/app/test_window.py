@@ -233,7 +233,7 @@ def test_tab_goes_through_cluster_as_it_is_seen(look: object, tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("page", ["chat", "cluster", "telemetry", "models", "server"])
+@pytest.mark.parametrize("page", ["chat", "cluster", "telemetry", "models", "server", "settings"])
 def test_nothing_is_cut_in_the_smallest_window(look: object, tmp_path: Path, page: str) -> None:
     with two_computers(tmp_path) as context:
         peers = [*parts_of()["peers"], another("garage")]

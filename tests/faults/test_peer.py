@@ -112,7 +112,7 @@ def test_garbage_at_any_moment(engines: Engines, impostor: Impostor, moment: str
 def test_an_idle_client_keeps_no_other_waiting(engines: Engines) -> None:
     """One that has got as far as a link and says nothing more; the next is served within two seconds all the while."""
     worker, decoder = (Identity.load_or_create(engines.folder / name) for name in ("worker", "decoder"))
-    prompt = engines.prompt(1, n_tokens=100)
+    prompt = engines.prompt(1, n_tokens=50)
     engines.right(prompt)
     with contextlib.ExitStack() as idle:
         for protocol in (CONTROL_PROTOCOL, DATA_PROTOCOL) * 2:

@@ -175,8 +175,14 @@ class ClusterPage(Page):
 
     @property
     def _story(self) -> Story:
-        is_running = self.context.state.presence is NodePresence.THERE
-        return Story(self.context.state, self.context.peer, time.time(), is_running=is_running)
+        presence = self.context.state.presence
+        return Story(
+            self.context.state,
+            self.context.peer,
+            time.time(),
+            is_running=presence is NodePresence.THERE,
+            is_starting=presence is NodePresence.STARTING,
+        )
 
     # what is shown
 
@@ -192,7 +198,7 @@ class ClusterPage(Page):
         self._show_crashes(story)
         self._show_roles(story)
         self._others.show_others(self.context.other_peers, time.time())
-        self._link_trial.offer(self._why_nothing(story))
+        self._link_trial.offer(story.why_nothing())
         self._self_test.offer(story.model, self._why_no_test(story))
         for asks_the_node in (self._roles, self._others, self._unpair):
             asks_the_node.setEnabled(story.is_running)
@@ -303,14 +309,8 @@ class ClusterPage(Page):
         )
         self._roles.show_roles(story.agreed, wish, names, why_none)
 
-    def _why_nothing(self, story: Story) -> str:
-        """Why nothing can be tried with the other computer."""
-        if not story.is_running:
-            return self.tr("Baton is not running on this computer.")
-        return "" if story.is_peer_there else self.tr("{} is away.").format(story.peer_name)
-
     def _why_no_test(self, story: Story) -> str:
-        if why_nothing := self._why_nothing(story):
+        if why_nothing := story.why_nothing():
             return why_nothing
         if not story.is_loaded:
             return self.tr("Load a model first: it answers the same prompts both ways.")

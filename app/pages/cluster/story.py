@@ -69,14 +69,21 @@ class Crash:
 class Story:
     """Of this computer and the paired one `peer`, None where there is none. `now_s` is Unix time.
 
-    `is_running`: the node runs, which says all this. Without it nothing is known of what goes on.
+    `is_running`: the node runs, which says all this. Without it nothing is known of what goes on; `is_starting`: it is
+    about to.
     """
 
     def __init__(
-        self, parts: Parts, peer: dict[str, Any] | None, now_s: float, *, is_running: bool = True
+        self,
+        parts: Parts,
+        peer: dict[str, Any] | None,
+        now_s: float,
+        *,
+        is_running: bool = True,
+        is_starting: bool = False,
     ) -> None:
         self._parts, self._peer, self._now_s = parts, peer, now_s
-        self.is_running = is_running
+        self.is_running, self._is_starting = is_running, is_starting
         self.node: dict[str, Any] = parts.part("node", {})
         self._engines: list[dict[str, Any]] = parts.part("engines", [])
         self._workers: list[dict[str, Any]] = parts.part("workers", [])
@@ -134,21 +141,26 @@ class Story:
         return here or any(worker["link"].get("connected") for worker in self._workers)
 
     def here(self) -> Computer:
+        if self._is_starting:
+            words = translate("Cluster", "Baton is starting")
+            return self._computer(self.here_id, self.here_name, "local", "", words, "warning")
         if not self.is_running:
-            return self._computer(
-                self.here_id,
-                self.here_name,
-                "local",
-                "",
-                translate("Cluster", "Baton is not running"),
-                "danger",
-            )
+            words = translate("Cluster", "Baton is not running")
+            return self._computer(self.here_id, self.here_name, "local", "", words, "danger")
         engine = next((each for each in self._engines if each["model"] == self.model), None)
         worker = next((each for each in self._workers if each["model"] == self.model), None)
         state, tone = _state_of(engine or worker)
         return self._computer(
             self.here_id, self.here_name, "local", self.model if self.is_loaded else "", state, tone
         )
+
+    def why_nothing(self) -> str:
+        """Why nothing can be tried with the other computer; "" where it can."""
+        if self._is_starting:
+            return translate("Cluster", "Baton is starting on this computer.")
+        if not self.is_running:
+            return translate("Cluster", "Baton is not running on this computer.")
+        return "" if self.is_peer_there else translate("Cluster", "{} is away.").format(self.peer_name)
 
     def peer(self, *, is_prefilling: bool = False) -> Computer:
         """`is_prefilling`: it does so just now."""

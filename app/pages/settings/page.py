@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
-from PySide6.QtGui import QHideEvent
-from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtGui import QHideEvent, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QButtonGroup, QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.bridge import Job
 from app.context import Context
@@ -33,6 +33,10 @@ _ASK_AFTER_MS = 80
 
 _WIDTH = 840
 _SECTIONS_WIDTH = 216
+
+# A page that is narrower has no list of its sections beside it.
+_NARROW = 760
+_ANY_WIDTH = 16_777_215  # Qt's own for no limit
 
 
 class SettingsPage(Page):
@@ -89,17 +93,38 @@ class SettingsPage(Page):
         return self._rows
 
     def _lay_out(self) -> None:
-        side = QFrame()
-        side.setFixedWidth(current_look().px(_SECTIONS_WIDTH))
-        inner = column(self._search, self._link_column, None, spacing=MEDIUM)
-        inner.setContentsMargins(LARGE, HUGE, 0, LARGE)
-        side.setLayout(inner)
+        self._sections_list = QWidget()
+        self._sections_list.setLayout(self._link_column)
+        self._link_column.setContentsMargins(0, 0, 0, 0)
+        self._side = QFrame()
+        self._search_column = column(self._search, self._sections_list, None, spacing=MEDIUM)
+        self._side.setLayout(self._search_column)
         right = column(self._scrolled, self._nothing, self._waiting, spacing=0)
         right.setStretch(0, 1)
-        body = row(side, spacing=0)
-        body.addLayout(right, 1)
-        self.setLayout(body)
+        self._body = row(self._side, spacing=0)
+        self._body.addLayout(right, 1)
+        self.setLayout(self._body)
+        self._set_narrow(False)
         self._scrolled.verticalScrollBar().valueChanged.connect(self._follow)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        is_narrow = self.width() < current_look().px(_NARROW)
+        if is_narrow is not self._is_narrow:
+            self._set_narrow(is_narrow)
+
+    def _set_narrow(self, is_narrow: bool) -> None:
+        """Without the list of the sections, and with the search above them."""
+        self._is_narrow = is_narrow
+        self._sections_list.setVisible(not is_narrow)
+        width = current_look().px(_SECTIONS_WIDTH)
+        self._side.setMinimumWidth(0 if is_narrow else width)
+        self._side.setMaximumWidth(_ANY_WIDTH if is_narrow else width)
+        self._search_column.setContentsMargins(
+            *((HUGE, LARGE, HUGE, 0) if is_narrow else (LARGE, HUGE, 0, LARGE))
+        )
+        ways = QBoxLayout.Direction
+        self._body.setDirection(ways.TopToBottom if is_narrow else ways.LeftToRight)
 
     # the window's own
 

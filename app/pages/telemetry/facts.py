@@ -31,8 +31,8 @@ class FactsGrid(QWidget):
             self._arrange()
 
     def show_facts(self, facts: list[Fact]) -> None:
-        if len(self._places) < len(facts):
-            self._places += [_Place() for _ in range(len(facts) - len(self._places))]
+        if (n_missing := max(len(facts), self._a_row) - len(self._places)) > 0:
+            self._places += [_Place() for _ in range(n_missing)]
             self._arrange()
         shape = [bool(fact.note) for fact in facts]
         if shape != self._shape:
@@ -46,6 +46,10 @@ class FactsGrid(QWidget):
     def _arrange(self) -> None:
         for number, place in enumerate(self._places):
             self._grid.addWidget(place, number // self._a_row, number % self._a_row)
+            # What comes later finds the columns as they are.
+            policy = place.sizePolicy()
+            policy.setRetainSizeWhenHidden(number < self._a_row)
+            place.setSizePolicy(policy)
         for number in range(self._grid.columnCount()):
             self._grid.setColumnStretch(number, int(number < self._a_row))
 

@@ -40,6 +40,15 @@ def test_both_computers_are_what_they_do() -> None:
     assert (here.model, peer.model, here.is_same_model, peer.is_same_model) == (MODEL, MODEL, False, True)
 
 
+@pytest.mark.parametrize(("is_starting", "does"), [(True, "is starting"), (False, "is not running")])
+def test_without_a_node_nothing_is_known_and_why_is_said(is_starting: bool, does: str) -> None:
+    parts = {**parts_of(), "peers": [away()]}
+    told = Story(State(parts), parts["peers"][0], NOW_S, is_running=False, is_starting=is_starting)
+    assert (told.here().state, told.here().tone) == (f"Baton {does}", "warning" if is_starting else "danger")
+    assert told.why_nothing() == f"Baton {does} on this computer."
+    assert (told.here().role, told.peer().state, told.away()) == ("", "not known now", "")
+
+
 def test_the_other_way_round_the_worker_is_here() -> None:
     worker = {"model": MODEL, "for": "spark", "state": "ready", "link": {"connected": True}, "last_exits": []}
     roles = parts_of()["roles"]

@@ -796,7 +796,7 @@ def test_why_nobody_is_there_is_said_in_plain_words(tmp_path: Path) -> None:
         left.book.add(peer_of(right, "right", f"127.0.0.1:{port}"))
         left.links.look_again()
         try:
-            await left.until(lambda: "baton node" in note_of(left))
+            await left.until(lambda: "no Baton answers" in note_of(left))
             assert note_of(left) == f"no Baton answers at 127.0.0.1:{port}: start Baton there"
         finally:
             await left.links.close()
