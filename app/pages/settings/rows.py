@@ -262,6 +262,6 @@ def _placeholder(declared: Declared, context: Context, snapshot: Snapshot) -> st
             return context.computer
         case "preload":
             return translate("Settings", "None: each when it is asked for")
-        case "models":
+        case "models" if declared.value is None and declared.waits_for == "nothing":
             return str((context.state.part("models") or {}).get("folder", ""))
     return translate("Settings", "automatic")
