@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from PySide6.QtCore import QTimer
+
 from app.bridge import Job
 from app.context import Context
 from app.look.measures import MEDIUM, SMALL
@@ -16,6 +18,8 @@ from app.widgets.findings import FindingCard, PlanDialog, WellCard
 from app.wizard.pictures import ComputersPicture
 from app.wizard.step import Choice, Guide, StepView
 
+_AGAIN_AFTER_MS = 1000
+
 
 class CableStep(StepView):
     def __init__(self, context: Context, guide: Guide) -> None:
@@ -23,6 +27,7 @@ class CableStep(StepView):
         self._probe: Job | None = None
         self._report: dict[str, Any] | None = None
         self._has_tuned = False
+        self._has_tried_again = False
         self._waits = False
         self._picture = ComputersPicture()
         self._dot = Dot("warning")
@@ -138,6 +143,14 @@ class CableStep(StepView):
     def _on_error(self, error: AppError) -> None:
         self._say(sentence(str(error)), "danger")
         self._over(None)
+        if not self._has_tried_again:
+            # Two computers that have just paired may call each other at once, and let go of one of the connections.
+            self._has_tried_again = True
+            QTimer.singleShot(_AGAIN_AFTER_MS, self, self._test_again)
+
+    def _test_again(self) -> None:
+        if self.isVisible() and not self._is_probing:
+            self._test()
 
     def _fix(self) -> None:
         self._open(PlanDialog(self.window(), self.context))

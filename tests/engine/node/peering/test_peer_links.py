@@ -786,9 +786,10 @@ def test_a_mistake_in_what_listens_ends_the_link_and_another_one_comes(tmp_path:
 
 
 def test_why_nobody_is_there_is_said_in_plain_words(tmp_path: Path) -> None:
-    """The first of the addresses is where no program listens."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    """The first of the addresses is where no program listens, and none can meanwhile."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
 
     async def work() -> None:
         left, right = new_end(tmp_path, "left"), new_end(tmp_path, "right")
@@ -801,7 +802,8 @@ def test_why_nobody_is_there_is_said_in_plain_words(tmp_path: Path) -> None:
         finally:
             await left.links.close()
 
-    run(work())
+    with taken:
+        run(work())
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,9 @@ def test_nothing_of_a_chat_is_in_a_log_or_in_a_report(room: systemd_room.Room, s
 
     # something to log: the engine is killed, and answers again
     ask = "from engine.node.client import NodeClient; print(NodeClient.find().get('/state')['engines'][0]['pid'])"
-    pid = room.run([sys.executable, "-c", ask], PYTHONPATH=os.getcwd()).stdout.strip()
-    assert room.run(["kill", "-KILL", pid]).returncode == 0
+    asked = room.run([sys.executable, "-c", ask], PYTHONPATH=os.getcwd())
+    assert asked.returncode == 0, asked.stderr
+    assert room.run(["kill", "-KILL", asked.stdout.strip()]).returncode == 0
     assert room.run([sys.executable, "-c", _CHAT, key, phrase, "smollm2-135m", "1"]).stdout == "200\n"
     texts = {path.name: path.read_text() for path in (room.home / ".local/state/baton/log").iterdir()}
     assert "SIGKILL" in texts["node.log"]
