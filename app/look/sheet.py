@@ -159,6 +159,7 @@ QScrollBar::handle:vertical {{ min-height: 32px; }}
 QScrollBar::handle:horizontal {{ min-width: 32px; }}
 QScrollBar[tone="focus"]::handle {{ background: {p.local}; }}
 QScrollBar::handle:hover {{ background: {p.text_faint}; }}
+QScrollBar[state="still"]::handle, QScrollBar[state="still"]::handle:hover {{ background: transparent; }}
 QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
 QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
 

@@ -176,9 +176,11 @@ class Scrolled(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        # Its room is kept where it is not seen: nothing moves sideways when the column grows.
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
         self.setAccessibleName(QCoreApplication.translate("Scrolled", "Page, scrolled by the arrow keys"))
-        self.verticalScrollBar().rangeChanged.connect(self._take_focus_if_it_scrolls)
-        self._take_focus_if_it_scrolls(0, 0)
+        self.verticalScrollBar().rangeChanged.connect(self._on_range)
+        self._on_range(0, 0)
         inner = _Inner()
         inner.setObjectName("scrolled")
         self.column = column(*parts, margin=margin, spacing=spacing)
@@ -197,8 +199,10 @@ class Scrolled(QScrollArea):
             inner.setLayout(self.column)
         self.setWidget(inner)
 
-    def _take_focus_if_it_scrolls(self, least: int, most: int) -> None:
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if most > least else Qt.FocusPolicy.NoFocus)
+    def _on_range(self, least: int, most: int) -> None:
+        scrolls = most > least
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if scrolls else Qt.FocusPolicy.NoFocus)
+        set_property(self.verticalScrollBar(), "state", "" if scrolls else "still")
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

@@ -42,6 +42,9 @@ _MOVE_EVERY_MS = 250
 # What is painted anew for each event: several that come together are painted once.
 _PAINT_AFTER_MS = 50
 
+# After 0 it would be on this turn still, before anything is painted.
+_NEXT_TURN_MS = 1
+
 _NARROW = 900
 _TIGHT = 760
 _FACTS_A_ROW = 4
@@ -267,14 +270,14 @@ class TelemetryPage(Page):
         if record.lacks_layers and record.is_over:
             self._ask_for_layers(record)
         # Each on a turn of its own: together they would hold the window for longer than an eye forgives.
-        QTimer.singleShot(0, self, self._show_facts)
+        QTimer.singleShot(_NEXT_TURN_MS, self, self._show_facts)
 
     def _show_facts(self) -> None:
         if (record := self._record) is not None:
             sides, picture = record.sides, self._waterfall.picture
             limit_ms = picture.limit_ms if picture is not None else None
             self._facts.show_facts(facts(record, sides.worker, sides.decoder, limit_ms))
-        QTimer.singleShot(0, self, self._show_cable)
+        QTimer.singleShot(_NEXT_TURN_MS, self, self._show_cable)
 
     def _show_tag(self, record: Record) -> None:
         told, sides = record.told, record.sides
