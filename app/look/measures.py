@@ -18,6 +18,7 @@ HEADING_PX = 21
 ANSWER_WIDTH = 720
 
 CONTROL_HEIGHT = 32
+SCROLL_BAR = 10
 ICON = 18
 
 # Motion shows where something came from; longer would be waiting.

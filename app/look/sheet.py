@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.look.measures import BODY_PX, CAPTION_PX, HEADING_PX, RADIUS_CARD, RADIUS_CONTROL, TITLE_PX
+from app.look.measures import (
+    BODY_PX,
+    CAPTION_PX,
+    HEADING_PX,
+    RADIUS_CARD,
+    RADIUS_CONTROL,
+    SCROLL_BAR,
+    TITLE_PX,
+)
 from app.look.palette import Palette
 
 
@@ -152,8 +160,8 @@ QMenu::separator {{ height: 1px; background: {p.border}; margin: 4px 8px; }}
 QMenu::icon {{ padding-left: 8px; }}
 
 QScrollArea, QScrollArea > QWidget > QWidget#scrolled {{ background: transparent; border: none; }}
-QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0; }}
-QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 0; }}
+QScrollBar:vertical {{ background: transparent; width: {SCROLL_BAR}px; margin: 0; }}
+QScrollBar:horizontal {{ background: transparent; height: {SCROLL_BAR}px; margin: 0; }}
 QScrollBar::handle {{ background: {p.border_strong}; border-radius: 3px; margin: 2px; }}
 QScrollBar::handle:vertical {{ min-height: 32px; }}
 QScrollBar::handle:horizontal {{ min-width: 32px; }}

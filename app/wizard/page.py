@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
 
 from app.context import Context
 from app.look.look import current_look
-from app.look.measures import HUGE, LARGE, MEDIUM, SMALL
+from app.look.measures import HUGE, LARGE, MEDIUM, SCROLL_BAR, SMALL
 from app.pages.page import Page
 from app.state import NodePresence
 from app.widgets.basics import Button, Line, Scrolled, Text, column, row
@@ -88,6 +88,8 @@ class WizardPage(Page):
         around.addStretch(1)
         around.addWidget(inner, 1000)
         around.addStretch(1)
+        # Under the step, which keeps room for its scroll bar.
+        around.setContentsMargins(0, 0, SCROLL_BAR, 0)
         foot.setLayout(around)
         foot.setFixedHeight(64)
         self.setLayout(column(head, dots, self._stack, Line(), foot, spacing=0))
