@@ -276,6 +276,10 @@ class LinkDoctor:
                 return link
         raise UserError("that computer is not connected: `baton status` lists those that are")
 
+    def _latest(self, link: PeerLink) -> PeerLink:
+        """The link with the same computer: while one is measured for seconds, a newer one may take its place."""
+        return next((each for each in self._links() if each.peer.node_id == link.peer.node_id), link)
+
     async def _probe_peer(self, link: PeerLink, here: HostFacts, say: Say) -> tuple[PeerHalf | None, str]:
         """The other computer's half, and what of it could not be measured."""
         try:
@@ -301,7 +305,8 @@ class LinkDoctor:
                 )
                 after = (await asyncio.to_thread(read_network)).named(local)
             finally:
-                counted = await link.call("link.close", gives=Counters, timeout_s=_FACTS_TIMEOUT_S)
+                latest = self._latest(link)
+                counted = await latest.call("link.close", gives=Counters, timeout_s=_FACTS_TIMEOUT_S)
         except PeerError as error:
             return half, str(error)
         before = here.network.named(local)
@@ -339,7 +344,7 @@ class LinkDoctor:
             asked = _MeasureAsked(
                 udp_port=ports.udp_port, tcp_port=ports.tcp_port, token=ports.token, mtu=mtu
             )
-            measured = await link.call(
+            measured = await self._latest(link).call(
                 "link.measure", asked, gives=PathMeasures, timeout_s=_MEASURE_TIMEOUT_S
             )
         finally:
@@ -368,7 +373,7 @@ class LinkDoctor:
         if there is not None:
             seen = seen_from_there(ceiling, self._node_id, there)
             with contextlib.suppress(PeerError):
-                await link.call("link.probed", seen)
+                await self._latest(link).call("link.probed", seen)
 
     async def _tell_facts(self, link: PeerLink, _: None) -> HostFacts:
         return await asyncio.to_thread(read_facts)

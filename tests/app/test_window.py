@@ -97,10 +97,19 @@ def test_a_model_that_cannot_be_loaded_can_be_left_so(app: Opened) -> None:
     wait(lambda: asked == [("/models/unload", {"model": "m"})])
 
 
-def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(app: Opened) -> None:
+def test_what_ran_by_a_node_that_ended_is_not_shown_as_running(
+    app: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = [{"model": "m", "state": "ready", "active": 0}]
     peers = [{"node_id": "b", "name": "spark", "connected": True}]
-    app.state._hear(("changed", {"engines": running, "peers": peers}))
+    lost = app.state._lost
+
+    def say_and_be_lost(fault: str) -> None:
+        """The node's last word, after whatever it said itself."""
+        app.state._hear(("changed", {"engines": running, "peers": peers}))
+        lost(fault)
+
+    monkeypatch.setattr(app.state, "_lost", say_and_be_lost)
     heard: list[str] = []
     app.state.changed.connect(heard.append)
     app.node.kill()

@@ -158,6 +158,38 @@ def test_who_may_not_call_is_called(tmp_path: Path, targets: Targets) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("n_shut", [0, 1])
+def test_a_link_that_is_replaced_meanwhile_loses_nothing(
+    tmp_path: Path, targets: Targets, monkeypatch: pytest.MonkeyPatch, n_shut: int
+) -> None:
+    """As right after pairing, when both computers call each other."""
+
+    async def work() -> None:
+        async with two_doctors(tmp_path) as (left, right, asking, _):
+            loop, measure = asyncio.get_running_loop(), targets.measure
+
+            async def replace() -> None:
+                old = left.link
+                assert old is not None
+                await old.close("there is a newer link")
+                left.links.look_again()
+                await left.until(lambda: left.link not in (None, old))
+                await right.until(lambda: right.link is not None)
+
+            def measure_over_two(target: Target, **how: Any) -> PathMeasures:
+                if not targets.all:
+                    asyncio.run_coroutine_threadsafe(replace(), loop).result()
+                return measure(target, **how)
+
+            monkeypatch.setattr(link_doctor, "measure", measure_over_two)
+            targets.n_shut = n_shut
+            report = await asking.probe()
+            assert report.missing == "" and report.peer is not None and report.peer.path is not None
+            assert asking.ceiling_for(right.identity.node_id) is not None
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "said", [None, {"udp_port": 0}, {"udp_port": 1, "tcp_port": 1, "token": b"x", "mtu": 9}]
 )
