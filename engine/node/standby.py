@@ -47,6 +47,7 @@ class Standby:
         self._process: asyncio.subprocess.Process | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def pid(self) -> int | None:
@@ -81,6 +82,7 @@ class Standby:
             await self._preparing
         if self._process is not None:
             await end_process(self._process)
+        await asyncio.gather(*self._ending)
 
     def _forget_timer(self) -> None:
         if self._timer is not None:
@@ -91,8 +93,10 @@ class Standby:
         self._timer = None
         if self._is_wanted:
             self._preparing = asyncio.create_task(self._prepare(), name="standby")
-        elif self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        elif self._process is not None:
+            ending = asyncio.create_task(end_process(self._process), name="standby's end")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
             self._process = None
 
     async def _prepare(self) -> None:
