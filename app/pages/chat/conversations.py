@@ -390,6 +390,10 @@ class ConversationPane(QFrame):
     def _typed(self) -> None:
         if self._after_typing is not None:
             self.show_listed(self._after_typing)
+        bar = self.view.verticalScrollBar()
+        at = bar.value()
+        self._select()  # the open one, in place of the one whose title was typed
+        bar.setValue(at)
 
     def show_fault(self, why: str) -> None:
         """Why chats cannot be read or kept just now; "" where they can."""

@@ -88,6 +88,18 @@ def test_a_title_that_is_being_typed_is_not_lost_when_the_list_changes(alone: Op
     wait(lambda: titles(one.page) == ["Today", "Kernel log", "Taxes"])
 
 
+def test_after_a_title_was_typed_the_open_one_is_marked_again(alone: Open) -> None:
+    one = alone(LOG, TAX)
+    pane = one.page.pane
+    click_row(one, "log")
+    wait(lambda: one.page.chat.id == "log")
+    pane.rename("tax")
+    editor = pane.view.viewport().focusWidget()
+    assert pane.view.currentIndex() == pane.model.index_of("tax")
+    QTest.keyClick(editor, Qt.Key.Key_Escape)
+    wait(lambda: pane.view.currentIndex() == pane.model.index_of("log"))
+
+
 def test_the_list_begins_with_its_header_and_stays_where_it_was_scrolled(alone: Open) -> None:
     many = [talk(f"t{n}", f"Talk {n}", updated=NOW - n) for n in range(60)]
     one = alone(*many)
