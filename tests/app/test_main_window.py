@@ -54,6 +54,12 @@ def started(host: Host, qapp: QApplication) -> Iterator[App]:
     app.close()
 
 
+def remember(host: Host, preferences: str) -> None:
+    """As an earlier window left them."""
+    host.config.mkdir(parents=True)
+    (host.config / "window.json").write_text(preferences)
+
+
 def answer(text: str, *, always: bool = False) -> None:
     """Click that button of the question that is about to be asked."""
 
@@ -129,8 +135,7 @@ def test_where_it_was_left_it_opens_again(host: Host, qapp: QApplication) -> Non
 
 
 def test_the_frame_is_painted_before_its_page_is_made(host: Host, qapp: QApplication) -> None:
-    host.config.mkdir(parents=True)
-    (host.config / "window.json").write_text('{"page": "server", "setup": {"is_over": true}}')
+    remember(host, '{"page": "server", "setup": {"is_over": true}}')
     app = App(qapp, host)
     app.open()
     frame = app.window.findChild(QStackedWidget)
@@ -141,8 +146,7 @@ def test_the_frame_is_painted_before_its_page_is_made(host: Host, qapp: QApplica
 
 
 def test_closed_before_its_page_was_made_it_opens_there_again(host: Host, qapp: QApplication) -> None:
-    host.config.mkdir(parents=True)
-    (host.config / "window.json").write_text('{"page": "server", "setup": {"is_over": true}}')
+    remember(host, '{"page": "server", "setup": {"is_over": true}}')
     first = App(qapp, host)
     first.open()
     first.close()
@@ -167,8 +171,7 @@ def test_a_maximized_window_comes_back_so_and_knows_its_other_size(host: Host, q
 
 
 def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
-    host.config.mkdir(parents=True)
-    (host.config / "window.json").write_text('{"width": 1000000000000, "height": -5}')
+    remember(host, '{"width": 1000000000000, "height": -5}')
     app = App(qapp, host)
     app.open()
     assert app.window.isVisible() and app.window.height() >= 520
@@ -176,8 +179,7 @@ def test_odd_sizes_are_no_obstacle(host: Host, qapp: QApplication) -> None:
 
 
 def test_it_opens_no_larger_than_the_screen(host: Host, qapp: QApplication) -> None:
-    host.config.mkdir(parents=True)
-    (host.config / "window.json").write_text('{"width": 3000, "height": 2000}')
+    remember(host, '{"width": 3000, "height": 2000}')
     app = App(qapp, host)
     app.open()
     room = app.window.screen().availableGeometry()

@@ -132,16 +132,7 @@ def test_who_is_turned_away_is_listed_too(path: str, key: str, status: int) -> N
     recent = RecentRequests()
 
     async def work() -> int:
-        front = Front(
-            cast(Engines, None),
-            settings=ServerSettings(api_key="key"),
-            engine_key="",
-            decoder_of=lambda model: None,
-            models=list,
-            refresh=_nothing,
-            problem_of=lambda name: "",
-            recent=recent,
-        )
+        front = without_models(None, ServerSettings(api_key="key"), recent)
         transport = httpx.ASGITransport(front.build_app())
         headers = {"Authorization": f"Bearer {key}"}
         async with httpx.AsyncClient(
@@ -162,16 +153,8 @@ def test_what_an_engine_was_asked_is_listed_once() -> None:
     recent = RecentRequests()
 
     async def work() -> None:
-        front = Front(
-            cast(Engines, SimpleNamespace(all=list, latest=lambda: None)),
-            settings=ServerSettings(),
-            engine_key="",
-            decoder_of=lambda model: None,
-            models=list,
-            refresh=_nothing,
-            problem_of=lambda name: "",
-            recent=recent,
-        )
+        engines = SimpleNamespace(all=list, latest=lambda: None)
+        front = without_models(engines, ServerSettings(), recent)
         transport = httpx.ASGITransport(front.build_app())
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             await client.post("/v1/completions", json={"model": "nobody"})
@@ -179,6 +162,19 @@ def test_what_an_engine_was_asked_is_listed_once() -> None:
 
     asyncio.run(work())
     assert [(each.model, each.status) for each in recent.all()] == [("nobody", 404)]
+
+
+def without_models(engines: object, settings: ServerSettings, recent: RecentRequests) -> Front:
+    return Front(
+        cast(Engines, engines),
+        settings=settings,
+        engine_key="",
+        decoder_of=lambda model: None,
+        models=list,
+        refresh=_nothing,
+        problem_of=lambda name: "",
+        recent=recent,
+    )
 
 
 async def _nothing() -> None:
